@@ -1,0 +1,86 @@
+"""Batches for inference: texts of similar length, padded to few shapes.
+
+Training batches are `datasets.PairDataset`; these here serve any list of texts, one
+call at a time, and keep no state. A compiled decoder meets a handful of shapes.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Batch(NamedTuple):
+    """Which rows form a batch, and the shape that they are padded to.
+
+    Args:
+        rows: Indices into the list of lengths.
+        height: Number of rows with filling; at least `len(rows)`.
+        width: Number of positions; at least the longest length.
+    """
+
+    rows: list[int]
+    height: int
+    width: int
+
+
+def inference_batches(
+    lengths: Sequence[int], *, batch_tokens: int, max_width: int | None = None
+) -> Iterator[Batch]:
+    """Group rows by length, the longest first, so that memory is tried at once.
+
+    Args:
+        lengths: Number of tokens of each row.
+        batch_tokens: Most positions of a batch, padding included; a single row may
+            have more.
+        max_width: What widths are never rounded up beyond; no length is longer.
+
+    Yields:
+        Batches that together have every row once. Heights are powers of two.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    start = 0
+    while start < len(order):
+        width = round_up(lengths[order[start]], most=max_width)
+        height = 2 ** int(math.log2(max(1, batch_tokens // width)))
+        rows = order[start : start + height]
+        height = min(height, 2 ** math.ceil(math.log2(len(rows))))
+        yield Batch(rows, height, width)
+        start += len(rows)
+
+
+def round_up(length: int, *, most: int | None = None) -> int:
+    """Round a length up to one of few values: 8, 12, 16, 24, 32, 48 and so on.
+
+    Args:
+        length: The length.
+        most: Limit of the result; not below `length`.
+
+    Returns:
+        A power of two, or one and a half times one, or `most`.
+    """
+    size = 8
+    while size < length:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size // 3 * 4
+    return size if most is None else min(size, most)
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], height: int, width: int, *, pad_id: int = 0
+) -> np.ndarray:
+    """Return ids as one array.
+
+    Args:
+        rows: Token ids, at most `height` rows of at most `width`.
+        height: Rows of the result.
+        width: Positions of the result.
+        pad_id: What fills it up.
+
+    Returns:
+        int32, `(height, width)`.
+    """
+    padded = np.full((height, width), pad_id, dtype="int32")
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded

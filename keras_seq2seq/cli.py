@@ -1,0 +1,454 @@
+"""The command line: one thin function for each verb, heavy imports inside.
+
+Text goes from standard input to standard output; messages and progress go to standard
+error. A user's mistake prints one message and exits 2; a fault of the package keeps
+its traceback.
+"""
+
+import itertools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from keras_seq2seq import __version__
+from keras_seq2seq.console import (
+    import_backend,
+    is_user_mistake,
+    message,
+    progress,
+    say,
+    show_warning,
+    write,
+)
+
+
+class _Commands(TyperGroup):
+    """Commands whose foreseen errors become one message and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except (OSError, ValueError, TypeError, ImportError) as error:
+            if not is_user_mistake(error):
+                raise
+            say(f"Error: {message(error)}")
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Train, evaluate and deploy sequence-to-sequence models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+inspect_app = typer.Typer(
+    cls=_Commands,
+    help="Draw what a trained model does.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(inspect_app, name="inspect")
+
+
+class TextFormat(StrEnum):
+    """How lines of output are written."""
+
+    text = "text"
+    jsonl = "jsonl"
+
+
+class ExportFormat(StrEnum):
+    """What `export` can write."""
+
+    saved_model = "saved_model"
+
+
+Run = Annotated[Path, typer.Argument(help="Run folder that `train` wrote.")]
+BeamSize = Annotated[
+    int | None, typer.Option("--beam-size", min=1, help="Width of the beam; 1: greedy.")
+]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option("--length-penalty", min=0.0, help="GNMT exponent; 0: none."),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option("--max-length", min=1, help="Most tokens of an output, END included."),
+]
+MinLength = Annotated[
+    int | None, typer.Option("--min-length", min=0, help="Fewest tokens of an output.")
+]
+Output = Annotated[Path | None, typer.Option("--output", help="File to write.")]
+Format = Annotated[TextFormat, typer.Option("--format", help="Lines of output.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what another run left there.")
+]
+
+
+def main() -> None:
+    """Run the command line (the entry point `keras-seq2seq`)."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # Names of files may hold bytes that are no UTF-8.
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    app()
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        installed = (f"{name} {_installed(name)}" for name in ("keras", "tensorflow"))
+        typer.echo(f"keras-seq2seq {__version__} ({', '.join(installed)})")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the versions and exit.",
+        ),
+    ] = False,
+) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    warnings.showwarning = show_warning
+
+
+@app.command()
+def quickstart(
+    output: Annotated[Path, typer.Option("--output", help="Run folder.")] = Path(
+        "saved_models/quickstart"
+    ),
+    overwrite: Overwrite = False,
+) -> None:
+    """Train on dates of ten languages, evaluate, export and ask the export."""
+    import_backend()
+    from keras_seq2seq.quickstart import run_quickstart
+
+    run_quickstart(output, overwrite=overwrite)
+
+
+@app.command()
+def prepare(
+    name: Annotated[
+        str, typer.Argument(help="multi30k, sigmorphon2021_g2p, scan or dates.")
+    ],
+    origin: Annotated[
+        str | None, typer.Option("--from", help="Folder or address of the files.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder to write; data/NAME.")
+    ] = None,
+    variant: Annotated[
+        str, typer.Option("--variant", help="Of multi30k: tokenised or raw.")
+    ] = "tokenised",
+) -> None:
+    """Make the files of a named data set; sums and counts are checked."""
+    from keras_seq2seq import prepare as preparing
+
+    folder = preparing.prepare(
+        name, origin=origin, output=output, variant=variant, log=say
+    )
+    typer.echo(str(folder))
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="TOML file of the run.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override, as training.epochs=3; repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder; saved_models/RECIPE.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show the data report and ten examples only."),
+    ] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train the model of a recipe, or resume where the same command was stopped."""
+    if not recipe.is_file():  # before the seconds that Keras takes
+        raise FileNotFoundError(f"`RECIPE` must be a TOML file. Received: {recipe}.")
+    import_backend()
+    from keras_seq2seq.config import load_config
+
+    config = load_config(recipe, overrides or [])
+    from keras_seq2seq import trainer
+
+    folder = output or Path("saved_models") / recipe.stem
+    typer.echo(str(trainer.train(config, folder, overwrite=overwrite, dry_run=dry_run)))
+
+
+@app.command()
+def translate(
+    run: Run,
+    input_file: Annotated[
+        Path | None, typer.Option("--input", help="Text file; else standard input.")
+    ] = None,
+    output: Output = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    max_length: MaxLength = None,
+    min_length: MinLength = None,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            "--n-best",
+            min=1,
+            help="Outputs for each line; as text, lines of rank, score and output "
+            "with tabs between, rank 1 for the next line.",
+        ),
+    ] = 1,
+    format: Format = TextFormat.text,
+) -> None:
+    """Decode: one line in, one line out, in order; a blank line stays blank."""
+    from keras_seq2seq.lines import read_lines
+
+    lines = read_lines(sys.stdin.buffer if input_file is None else input_file)
+    if input_file is not None and not input_file.exists():
+        raise FileNotFoundError(f"`--input` must be a file. Received: {input_file}.")
+    translator = _load(run)
+    sources, kept = itertools.tee(lines)
+    with progress("lines", shown=output is not None or not sys.stdout.isatty()) as bar:
+        found = translator.translate_lines(
+            sources,
+            # A person who types waits for the answer to each line.
+            chunk_size=1 if input_file is None and sys.stdin.isatty() else 2048,
+            num_beams=beam_size,
+            length_penalty=length_penalty,
+            max_length=max_length,
+            min_length=min_length,
+            n_best=n_best,
+            progress=bar,
+        )
+        pairs = zip(kept, found, strict=True)
+        write(output, _rendered(pairs, format, n_best > 1))
+
+
+def _rendered(
+    pairs: Iterable[tuple[str, list[Any]]], format: TextFormat, ranked: bool
+) -> Iterator[str]:
+    """Lines of output for each source with its hypotheses."""
+    for source, hypotheses in pairs:
+        if format is TextFormat.jsonl:
+            fields = ("text", "score", "log_prob", "finished", "truncated_source")
+            rows = [{name: getattr(h, name) for name in fields} for h in hypotheses]
+            yield _json({"source": source, "hypotheses": rows})
+        elif ranked:
+            for rank, hypothesis in enumerate(hypotheses, start=1):
+                yield f"{rank}\t{hypothesis.score:.6f}\t{hypothesis.text}"
+        else:
+            yield hypotheses[0].text
+
+
+@app.command()
+def score(
+    run: Run,
+    source: Annotated[Path, typer.Option("--source", help="Text file of sources.")],
+    target: Annotated[Path, typer.Option("--target", help="Text file of targets.")],
+    output: Output = None,
+    format: Format = TextFormat.text,
+) -> None:
+    """Write the log-probability and the number of tokens of each target."""
+    from keras_seq2seq.lines import read_lines
+
+    sources, targets = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(targets):
+        raise ValueError(
+            "`--source` and `--target` must have the same number of lines. Received: "
+            f"{source} with {len(sources)}, {target} with {len(targets)}."
+        )
+    if not sources:
+        raise ValueError(f"`--source` must have at least one line. Received: {source}.")
+    translator = _load(run)
+    from keras_seq2seq.scoring import perplexity
+
+    with progress("pairs", total=len(sources)) as bar:
+        scores = translator.score(sources, targets, progress=bar)
+    if format is TextFormat.jsonl:
+        write(output, (_json(score._asdict()) for score in scores))
+    else:
+        write(output, (f"{log_prob:.6f}\t{n}" for log_prob, n in scores))
+    say(f"Perplexity: {perplexity(scores):.4f}")
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    source: Annotated[
+        Path | None, typer.Option("--source", help="Sources; else the run's test set.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--target", help="References of --source.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the numbers here.")
+    ] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    tokenize: Annotated[
+        str | None, typer.Option("--tokenize", help="Tokenizer of sacreBLEU.")
+    ] = None,
+) -> None:
+    """Decode a test set and print its scores; results.json is in the run folder."""
+    from keras_seq2seq.actions import evaluate_files
+    from keras_seq2seq.evaluation import result_lines, write_results
+
+    translator = _load(run)
+    own_test_set = source is None and target is None
+    if own_test_set:
+        if translator.config.data.test is None:
+            raise ValueError(
+                f"{run / 'run.toml'} has no [data.test]: give --source and --target."
+            )
+        files = translator.config.data.test.model_dump(exclude_none=True)
+    elif source is None or target is None:
+        raise ValueError("`--source` and `--target` must be given together.")
+    else:
+        files = {"source": str(source), "target": str(target)}
+    with progress("sentences") as bar:
+        result = evaluate_files(
+            translator,
+            files,
+            tokenize=tokenize,
+            num_beams=beam_size,
+            length_penalty=length_penalty,
+            progress=bar,
+        )
+    typer.echo("\n".join(result_lines(result)))
+    for path in [run / "results.json"] * own_test_set + [json_file]:
+        if path is not None:
+            write_results(path, result)
+
+
+@inspect_app.command()
+def alignments(
+    run: Run,
+    text: Annotated[
+        str | None, typer.Argument(help="Source text; else a line of standard input.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", help="PNG file to write.")] = Path(
+        "alignment.png"
+    ),
+    beam_size: BeamSize = None,
+) -> None:
+    """Draw which source tokens each output token was made of."""
+    from keras_seq2seq.actions import draw_alignment
+    from keras_seq2seq.lines import read_lines
+
+    if text is None:
+        text = next(iter(read_lines(sys.stdin.buffer)), "")
+    else:
+        # Arguments come in the locale's encoding, by bytes that are UTF-8.
+        text = os.fsencode(text).decode("utf-8", errors="replace")
+    translator = _load(run)
+    typer.echo(draw_alignment(translator, text, output, num_beams=beam_size))
+    say(f"The picture is in {output}")
+
+
+@app.command()
+def export(
+    run: Run,
+    format: Annotated[
+        ExportFormat, typer.Option("--format", help="What to write.")
+    ] = ExportFormat.saved_model,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="Model folder; RUN/exports/saved_model."),
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="By default the next one.")
+    ] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    max_length: MaxLength = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a run for TF Serving; prints the folder of the new version."""
+    import_backend()
+    from keras_seq2seq.export.saved_model import export_saved_model
+
+    folder = export_saved_model(
+        run,
+        output or run / "exports" / format.value,
+        version=version,
+        num_beams=beam_size,
+        length_penalty=length_penalty,
+        max_length=max_length,
+        overwrite=overwrite,
+    )
+    typer.echo(str(folder))
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(help="Folder that `export` wrote.")],
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Run to compare its answers with.")
+    ] = None,
+) -> None:
+    """Run each signature of an export in a fresh process; exits 1 if one is wrong."""
+    import_backend()
+    from keras_seq2seq.export.verify import verify as verify_export
+
+    report = verify_export(path, run=run)
+    typer.echo(report.table())
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions, backend, devices and optional parts; exits 1 on a problem."""
+    import_backend(required=False)
+    from keras_seq2seq.doctor import diagnose
+
+    rows, problems = diagnose()
+    for name, value in rows:
+        typer.echo(f"{name:<24}{value}")
+    for problem in problems:
+        typer.echo(f"problem: {problem}")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _load(run: Path) -> Any:
+    """Load a run folder, looking at it before the seconds that Keras takes."""
+    if not run.is_dir():
+        raise FileNotFoundError(
+            f"`RUN` must be a folder that `train` wrote. Received: {run}, which "
+            f"{'is a file' if run.exists() else 'does not exist'}."
+        )
+    import_backend()
+    from keras_seq2seq.pipelines import load
+
+    return load(run)
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _installed(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,497 @@
+"""One run as one TOML file: reading, overriding, checking and writing it."""
+
+import difflib
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+ModelType = Literal["unigram", "bpe", "char", "word"]
+
+
+class _Table(BaseModel):
+    """A table of the file: unknown keys are mistakes, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataFiles(_Table):
+    """Files of one part of the data: two parallel texts, or one file of pairs.
+
+    Attributes:
+        source: Text file, one source a line; needs `target`.
+        target: Text file, one target a line; needs `source`.
+        path: File of pairs: TSV or JSON lines.
+        format: `"auto"` (by file name), `"text"`, `"tsv"` or `"jsonl"`.
+        columns: Source and target column: numbers from 0, or names.
+        quoting: Whether quotes in a TSV file enclose fields.
+        encoding: Character encoding of the files.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    path: str | None = None
+    format: Literal["auto", "text", "tsv", "jsonl"] = "auto"
+    columns: tuple[int, int] | tuple[str, str] | None = None
+    quoting: bool = False
+    encoding: str = "utf-8"
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if (self.source is None) != (self.target is None) or (
+            (self.path is None) == (self.source is None)
+        ):
+            raise ValueError(
+                "expected either `source` and `target` (parallel text) or `path` "
+                f"(TSV or JSON lines). Received: source={self.source!r}, "
+                f"target={self.target!r}, path={self.path!r}"
+            )
+        return self
+
+
+class DataConfig(_Table):
+    """`[data]`: the files of each part and which pairs of them are used.
+
+    Paths are relative to the current directory.
+
+    Attributes:
+        train: Files that the tokenizer and the model learn from.
+        valid: Files for validation after an epoch.
+        test: Files for `evaluate`.
+        cleaning: Arguments of `corpora.Cleaning`, applied to `train` only.
+        max_source_length: Longest source in tokens, END included.
+        max_target_length: Longest target in tokens, END included.
+        too_long: Whether longer pairs of `train` are left out or cut.
+    """
+
+    train: DataFiles
+    valid: DataFiles | None = None
+    test: DataFiles | None = None
+    cleaning: dict[str, Any] = {}
+    max_source_length: PositiveInt = 128
+    max_target_length: PositiveInt = 128
+    too_long: Literal["drop", "cut"] = "drop"
+
+    @field_validator("cleaning")
+    @classmethod
+    def _cleaning_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
+        from keras_seq2seq.corpora import Cleaning
+
+        _check_arguments("[data.cleaning]", Cleaning, value, given=())
+        return value
+
+
+class TokenizerConfig(_Table):
+    """`[tokenizer]`: arguments of `TokenizerPair.train`.
+
+    Attributes:
+        shared: One vocabulary for both sides, or one each.
+        vocabulary_size: Pieces of each vocabulary.
+        source_vocabulary_size, target_vocabulary_size: Instead, for one side.
+        model_type: SentencePiece model: `unigram`, `bpe`, `char` or `word`.
+        source_model_type, target_model_type: Instead, for one side.
+        normalization: Unicode normal form, stored in the tokenizer.
+        lowercase: Whether text is lower-cased by the tokenizer.
+        byte_fallback: Whether unseen characters are written as bytes.
+        character_coverage: Share of the characters that get a piece.
+    """
+
+    shared: bool = False
+    vocabulary_size: PositiveInt = 8000
+    source_vocabulary_size: PositiveInt | None = None
+    target_vocabulary_size: PositiveInt | None = None
+    model_type: ModelType = "unigram"
+    source_model_type: ModelType | None = None
+    target_model_type: ModelType | None = None
+    normalization: Literal["nfc", "nfkc", "identity"] = "nfc"
+    lowercase: bool = False
+    byte_fallback: bool = False
+    character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
+
+    @model_validator(mode="after")
+    def _shared_has_no_sides(self) -> Self:
+        sides = [
+            key
+            for key in (
+                "source_vocabulary_size",
+                "target_vocabulary_size",
+                "source_model_type",
+                "target_model_type",
+            )
+            if getattr(self, key) is not None
+        ]
+        if self.shared and sides:
+            raise ValueError(
+                "a shared tokenizer has one size and one type. Received: shared=true "
+                f"and {', '.join(sides)}; set vocabulary_size and model_type only"
+            )
+        return self
+
+
+class TrainingConfig(_Table):
+    """`[training]`: batches, optimizer, schedule, validation and what is kept.
+
+    Attributes:
+        epochs: Passes over the data, or of `steps_per_epoch` updates.
+        batch_tokens: Positions of a batch, the longer side of it, padding included.
+        max_batch_size: Most pairs in a batch.
+        num_buckets: Distinct batch shapes.
+        steps_per_epoch: Updates that make an epoch; default a whole pass.
+        seed: Seed of weights, dropout and order.
+        optimizer: Name of the Keras optimizer.
+        learning_rate: Rate, or its peak; default 0.001. Not used by `noam`.
+        beta_1, beta_2, epsilon, momentum, weight_decay: Arguments of the optimizer;
+            default those of Keras.
+        clip_norm: Largest norm of all gradients together.
+        schedule: `constant`, `noam`, `inverse_square_root` or `plateau`.
+        warmup_steps: Updates until the peak of `noam` and `inverse_square_root`.
+        noam_factor: Multiplier of `noam`.
+        plateau_factor: What `plateau` multiplies the rate by.
+        plateau_patience: Validations without improvement before it does.
+        min_learning_rate: Where `plateau` stops.
+        label_smoothing, smoothing, loss_reduction: See `TokenCrossEntropy`.
+        precision: Keras dtype policy of the training.
+        jit_compile: Whether XLA compiles the update; `"auto"`: yes.
+        early_stopping_patience: Validations without improvement before the end;
+            default: never.
+        monitor: Validation value that decides the best model: `loss`, `bleu`,
+            `exact_match` or `wer`.
+        validate_every: Epochs between validations.
+        validation_beams: Beams of the validation decoding; 1: greedy.
+        max_validation_sentences: Sentences decoded at a validation; default all.
+        tensorboard: Whether TensorBoard logs are written.
+        average_checkpoints: Last epochs whose weights are averaged at the end;
+            the average is kept if it validates better. 0: off.
+    """
+
+    epochs: PositiveInt = 10
+    batch_tokens: PositiveInt = 4096
+    max_batch_size: PositiveInt | None = None
+    num_buckets: PositiveInt = 6
+    steps_per_epoch: PositiveInt | None = None
+    seed: NonNegativeInt = 0
+    optimizer: Literal[
+        "adam", "adamw", "nadam", "adamax", "rmsprop", "sgd", "adagrad", "adadelta"
+    ] = "adam"
+    learning_rate: PositiveFloat | None = None
+    beta_1: float | None = Field(default=None, ge=0.0, lt=1.0)
+    beta_2: float | None = Field(default=None, ge=0.0, lt=1.0)
+    epsilon: PositiveFloat | None = None
+    momentum: float | None = Field(default=None, ge=0.0, lt=1.0)
+    weight_decay: NonNegativeFloat | None = None
+    clip_norm: PositiveFloat | None = None
+    schedule: Literal["constant", "noam", "inverse_square_root", "plateau"] = "constant"
+    warmup_steps: PositiveInt = 4000
+    noam_factor: PositiveFloat = 1.0
+    plateau_factor: float = Field(default=0.5, gt=0.0, lt=1.0)
+    plateau_patience: PositiveInt = 2
+    min_learning_rate: NonNegativeFloat = 0.0
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
+    smoothing: Literal["vocabulary", "others"] = "vocabulary"
+    loss_reduction: Literal["token", "sequence"] = "token"
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    jit_compile: bool | Literal["auto"] = "auto"
+    early_stopping_patience: PositiveInt | None = None
+    monitor: Literal["loss", "bleu", "exact_match", "wer"] = "loss"
+    validate_every: PositiveInt = 1
+    validation_beams: PositiveInt = 1
+    max_validation_sentences: PositiveInt | None = None
+    tensorboard: bool = False
+    average_checkpoints: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.schedule == "noam" and self.learning_rate is not None:
+            raise ValueError(
+                'schedule = "noam" sets the rate from the width of the model; use '
+                "`noam_factor` to scale it. Received: "
+                f"learning_rate={self.learning_rate}"
+            )
+        return self
+
+
+class DecodingConfig(_Table):
+    """`[decoding]`: how the trained model writes, unless asked otherwise.
+
+    The limit of a target is `max_length`, or less:
+    `max_length_ratio * source length + max_length_offset` tokens.
+
+    Attributes:
+        num_beams: Hypotheses kept per source; 1: greedy.
+        length_penalty: Exponent of the GNMT length normalisation.
+        max_length: Longest output in tokens, END included.
+        max_length_ratio: Limit per source token.
+        max_length_offset: Limit added to it.
+        min_length: Shortest output in tokens.
+        batch_tokens: Source positions of a batch.
+    """
+
+    num_beams: PositiveInt = 5
+    length_penalty: NonNegativeFloat = 0.6
+    max_length: PositiveInt = 256
+    max_length_ratio: NonNegativeFloat = 2.0
+    max_length_offset: NonNegativeInt = 20
+    min_length: NonNegativeInt = 0
+    batch_tokens: PositiveInt = 4096
+
+    def length_limit(self, source_length: int) -> int:
+        """Returns the most tokens of an output, END included; at least 1.
+
+        Args:
+            source_length: Tokens of its source, END included.
+        """
+        tied = self.max_length_ratio * source_length + self.max_length_offset
+        return max(1, min(self.max_length, int(tied)))
+
+
+class EvaluationConfig(_Table):
+    """`[evaluation]`: how outputs are compared with references.
+
+    Attributes:
+        bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that has been
+            tokenised already. Default: by the language, else `"13a"`.
+        lowercase: Whether case is ignored.
+        metrics: What `evaluate` reports.
+    """
+
+    bleu_tokenize: str | None = None
+    lowercase: bool = False
+    metrics: tuple[str, ...] = ("bleu", "chrf", "exact_match", "wer")
+
+
+class RunConfig(_Table):
+    """A whole run: what is read, what is built, how it is trained and used.
+
+    Attributes:
+        data: Files and length limits.
+        tokenizer: How text becomes ids.
+        model: `name`, a key of `models.MODELS`, and its constructor's arguments;
+            the vocabulary sizes come from the tokenizers.
+        training: How the model is trained.
+        decoding: How it writes.
+        evaluation: How its outputs are scored.
+    """
+
+    data: DataConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: dict[str, Any]
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @field_validator("model")
+    @classmethod
+    def _model_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
+        from keras_seq2seq.models import MODELS
+
+        name = value.get("name")
+        if name not in MODELS:
+            raise _complete_error(
+                f'"name" in [model] must be one of {", ".join(MODELS)}. '
+                f"Received: {name!r}.{_suggestion(str(name), MODELS)}"
+            )
+        arguments = {key: item for key, item in value.items() if key != "name"}
+        given = ("source_vocabulary_size", "target_vocabulary_size")
+        _check_arguments("[model]", MODELS[name], arguments, given=given)
+        return value
+
+    @property
+    def model_arguments(self) -> dict[str, Any]:
+        """Arguments of `[model]` without its name."""
+        return {key: value for key, value in self.model.items() if key != "name"}
+
+
+def _complete_error(text: str) -> PydanticCustomError:
+    """A mistake whose text names the table and key itself."""
+    return PydanticCustomError("complete", "{text}", {"text": text})
+
+
+def _suggestion(word: str, valid: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(valid), n=1)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def _check_arguments(
+    table: str, function: Callable[..., Any], arguments: dict, *, given: tuple[str, ...]
+) -> None:
+    """Refuses arguments that `function` does not take or lacks."""
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind
+        not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        and name not in given
+    }
+    mistakes = []
+    for name in arguments:
+        if name in given:
+            mistakes.append(f'"{name}" in {table} is set by the tokenizers; remove it.')
+        elif name not in parameters:
+            mistakes.append(_unknown_key(name, table, parameters))
+    for name, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and name not in arguments:
+            mistakes.append(f'{table} needs a value for "{name}".')
+    if mistakes:
+        raise _complete_error("\n".join(mistakes))
+
+
+def _unknown_key(name: str, table: str, valid: Iterable[str]) -> str:
+    valid = list(valid)
+    return (
+        f'Unknown key "{name}" in {table}.{_suggestion(name, valid)} '
+        f"Valid keys: {', '.join(valid)}."
+    )
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """Reads a run's TOML file, applies overrides and checks everything.
+
+    Args:
+        path: The file.
+        overrides: Texts `table.key=value`; the value is TOML, or else a string.
+
+    Returns:
+        The checked configuration, with every default filled in.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file isn't TOML, or with all mistakes in it at once.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"No recipe at {path}. Expected a TOML file with the tables "
+            f"{', '.join(f'[{name}]' for name in RunConfig.model_fields)}."
+        )
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a valid TOML file: {error}.") from error
+    for override in overrides:
+        _apply_override(values, override)
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        mistakes = "\n".join(f"- {line}" for line in _describe(error))
+        raise ValueError(f"Mistakes in {path}:\n{mistakes}") from error
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    """Sets `a.b=value` in nested tables."""
+    key, equals, text = override.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    if not equals or len(names) < 2 or not all(names):
+        raise ValueError(
+            "An override must look like table.key=value, for example "
+            f"training.epochs=3. Received: {override!r}."
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = values
+    for name in names[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ValueError(
+                f"The override {override!r} treats {name!r} as a table, but it is "
+                f"the value {table!r}."
+            )
+    table[names[-1]] = value
+
+
+def _describe(error: ValidationError) -> list[str]:
+    """One line a mistake, in the words of the file."""
+    lines = []
+    for mistake in error.errors():
+        where = [str(part) for part in mistake["loc"] if part not in _UNION_TAGS]
+        table = f"[{'.'.join(where[:-1])}]" if len(where) > 1 else "the file"
+        if mistake["type"] == "extra_forbidden":
+            fields = _fields(where[:-1])
+            lines.append(_unknown_key(where[-1], table, fields))
+        elif mistake["type"] == "missing":
+            lines.append(f'{table} needs a value for "{where[-1]}".')
+        elif mistake["type"] == "complete":
+            lines.extend(mistake["ctx"]["text"].splitlines())
+        elif mistake["type"] == "value_error":
+            lines.append(f"[{'.'.join(where)}]: {mistake['ctx']['error']}.")
+        else:
+            message = mistake["msg"][0].lower() + mistake["msg"][1:]
+            received = mistake["input"]
+            lines.append(
+                f'"{where[-1]}" in {table}: {message}. Received: {received!r}.'
+            )
+    return list(dict.fromkeys(lines))
+
+
+# Parts of a pydantic location that name a choice of a union, not a key.
+_UNION_TAGS = {"bool", "literal['auto']", "tuple[int, int]", "tuple[str, str]"}
+
+
+def _fields(tables: list[str]) -> list[str]:
+    """Valid keys of a nested table."""
+    table: type[BaseModel] = RunConfig
+    for name in tables:
+        annotation = table.model_fields[name].annotation
+        choices = (annotation, *get_args(annotation))
+        table = next(
+            choice
+            for choice in choices
+            if inspect.isclass(choice) and issubclass(choice, BaseModel)
+        )
+    return list(table.model_fields)
+
+
+def config_to_toml(config: RunConfig) -> str:
+    """Writes a configuration as TOML that `load_config` reads back equal.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        The text, every default written out; values of None are left out.
+    """
+    lines: list[str] = []
+    _write_table(lines, (), config.model_dump(mode="json"))
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _write_table(lines: list[str], names: tuple[str, ...], table: dict) -> None:
+    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
+    if names:
+        lines.extend(["", f"[{'.'.join(_toml_key(name) for name in names)}]"])
+    for key, value in table.items():
+        if key not in tables and value is not None:
+            lines.append(f"{_toml_key(key)} = {_toml_value(value)}")
+    for key, value in tables.items():
+        if value:
+            _write_table(lines, (*names, key), value)
+
+
+def _toml_key(key: str) -> str:
+    return key if key.isidentifier() and key.isascii() else _toml_value(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    if isinstance(value, str):
+        # JSON escapes all that TOML wants escaped, except DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value)

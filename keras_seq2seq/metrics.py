@@ -1,0 +1,89 @@
+"""Training and validation metrics counted over real target tokens."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_seq2seq.losses import token_log_probs
+
+__all__ = ["Perplexity", "TokenAccuracy", "TokenLoss"]
+
+
+class _TokenMean(keras.metrics.Metric):
+    """Total of a quantity over real tokens, divided by the weight of those tokens."""
+
+    def __init__(self, name: str, dtype: str | None = "float32"):
+        super().__init__(name=name, dtype=dtype)
+        self.total = self.add_variable((), initializer="zeros", name="total")
+        self.count = self.add_variable((), initializer="zeros", name="count")
+
+    def token_values(self, label_ids: Any, logits: Any) -> Any:
+        """Value of each position, `(B, T)`."""
+        raise NotImplementedError
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        values = ops.cast(self.token_values(y_true, y_pred), self.dtype)
+        if sample_weight is None:
+            sample_weight = ops.ones_like(values)
+        weights = ops.cast(sample_weight, self.dtype)
+        self.total.assign_add(ops.sum(values * weights))
+        self.count.assign_add(ops.sum(weights))
+
+    def result(self):
+        return ops.divide_no_nan(self.total, self.count)
+
+
+@keras.saving.register_keras_serializable("keras_seq2seq")
+class TokenLoss(_TokenMean):
+    """Negative log-likelihood per real token, without label smoothing.
+
+    Totals are kept over all batches, so batches with few tokens weigh little.
+
+    Args:
+        name: Name of the metric.
+        dtype: Type of the totals.
+    """
+
+    def __init__(self, name: str = "token_loss", dtype: str | None = "float32"):
+        super().__init__(name=name, dtype=dtype)
+
+    def token_values(self, label_ids: Any, logits: Any) -> Any:
+        """Negative log-likelihood of each position, `(B, T)`."""
+        return -token_log_probs(label_ids, logits)[0]
+
+
+@keras.saving.register_keras_serializable("keras_seq2seq")
+class Perplexity(TokenLoss):
+    """exp(total negative log-likelihood / total real tokens), END included.
+
+    Never the mean of the perplexities or losses of batches: those depend on how
+    the text was cut into batches.
+
+    Args:
+        name: Name of the metric.
+        dtype: Type of the totals.
+    """
+
+    def __init__(self, name: str = "perplexity", dtype: str | None = "float32"):
+        super().__init__(name=name, dtype=dtype)
+
+    def result(self):
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable("keras_seq2seq")
+class TokenAccuracy(_TokenMean):
+    """Share of the real tokens whose most likely prediction is the label.
+
+    Args:
+        name: Name of the metric.
+        dtype: Type of the totals.
+    """
+
+    def __init__(self, name: str = "token_accuracy", dtype: str | None = "float32"):
+        super().__init__(name=name, dtype=dtype)
+
+    def token_values(self, label_ids: Any, logits: Any) -> Any:
+        """1 where the largest logit is the label's, `(B, T)`."""
+        return ops.equal(ops.argmax(logits, axis=-1), ops.cast(label_ids, "int32"))

@@ -1,0 +1,12 @@
+"""The models, all to the one contract of `keras_seq2seq.models.base`."""
+
+from keras_seq2seq.models.base import Seq2Seq
+from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
+from keras_seq2seq.models.transformer import TransformerSeq2Seq
+
+MODELS = {
+    "RecurrentSeq2Seq": RecurrentSeq2Seq,
+    "TransformerSeq2Seq": TransformerSeq2Seq,
+}
+
+__all__ = ["MODELS", "RecurrentSeq2Seq", "Seq2Seq", "TransformerSeq2Seq"]

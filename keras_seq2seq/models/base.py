@@ -1,0 +1,83 @@
+"""The contract that every generating model keeps.
+
+======================================  ==========================================
+call                                    meaning
+======================================  ==========================================
+`call({"source_ids", "target_ids"})`    teacher-forced logits, `(B, T, V)`
+`encode(source_ids)`                    `memory`: what the decoder only reads
+`initial_state(memory, max_length)`     `state`: what changes at each step
+`step(token_ids, memory, state)`        next-token logits, new state, attention
+======================================  ==========================================
+
+Every tensor of `memory` and `state` has the batch on axis 0. `memory` keeps `B`
+rows; `token_ids` and `state` have `B * N` when `N` hypotheses of each source are
+alive, those of one source side by side. `step` is pure, and `call` equals `step`
+repeated along the target.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+
+class Seq2Seq(keras.Model):
+    """Base of the generating models: `call` from `encode` and `decode`.
+
+    A subclass has `encode(source_ids, training)`, `decode(target_ids, memory,
+    training)`, `initial_state(memory, max_length)` and `step(token_ids, memory,
+    state)`, and creates all its weights in its constructor.
+
+    Args:
+        source_vocabulary_size: Number of source ids, padding included.
+        target_vocabulary_size: Number of target ids, padding included.
+
+    Raises:
+        ValueError: If a vocabulary size is not positive.
+    """
+
+    #: Longest source or target that the model can take; None for any length.
+    max_positions: int | None = None
+
+    def __init__(
+        self, source_vocabulary_size: int, target_vocabulary_size: int, **kwargs
+    ):
+        super().__init__(**kwargs)
+        for name, size in (
+            ("source_vocabulary_size", source_vocabulary_size),
+            ("target_vocabulary_size", target_vocabulary_size),
+        ):
+            if size < 1:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={size}.")
+        self.source_vocabulary_size = source_vocabulary_size
+        self.target_vocabulary_size = target_vocabulary_size
+
+    def build(self, input_shape=None):
+        """Does nothing: the constructor knows every size and makes the weights."""
+        self.built = True
+
+    def call(self, inputs, training=None):
+        memory = self.encode(inputs["source_ids"], training=training)
+        return self.decode(inputs["target_ids"], memory, training=training)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape["target_ids"], self.target_vocabulary_size)
+
+    def select_state(self, state, parents):
+        """Chooses surviving hypotheses: row `i` of the result was row `parents[i]`.
+
+        Args:
+            state: What `step` returned, `B * N` rows.
+            parents: Row numbers, int32, `(B * N,)`.
+
+        Returns:
+            The state in the new order.
+        """
+        return keras.tree.map_structure(lambda x: ops.take(x, parents, axis=0), state)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+        }

@@ -1,0 +1,336 @@
+"""The Transformer: self-attention in encoder and decoder, no recurrence."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_seq2seq.layers import (
+    PositionEncoding,
+    TransformerDecoderBlock,
+    TransformerEncoderBlock,
+    causal_mask,
+    padding_mask,
+)
+from keras_seq2seq.models.base import Seq2Seq
+
+
+@keras.saving.register_keras_serializable("keras_seq2seq")
+class TransformerSeq2Seq(Seq2Seq):
+    """Transformer encoder–decoder.
+
+    The defaults are the paper's base model. Token vectors are scaled by the square
+    root of their width, and start normal with the inverse of it, so that tied
+    logits start small.
+
+    Args:
+        source_vocabulary_size: Number of source ids, padding included.
+        target_vocabulary_size: Number of target ids, padding included.
+        dim: Model width `D`.
+        num_heads: Attention heads; divides `dim`.
+        feedforward_dim: Width of the feed-forward layers.
+        num_encoder_layers: Encoder blocks.
+        num_decoder_layers: Decoder blocks.
+        dropout: Dropout of each sub-layer's output and of the embeddings.
+        attention_dropout: Dropout of the attention weights (not in the paper).
+        norm: `"post"` (the paper) or `"pre"`, which adds one final normalisation
+            to each stack.
+        positions: `"sinusoidal"` or `"learned"`.
+        combine_positions: `"sum"` adds position vectors to token vectors;
+            `"concat"` appends them, the two widths summing to `dim`.
+        position_dim: Width of the position vectors under `"concat"`; None takes
+            a quarter of `dim`.
+        max_positions: Rows of the learned position table.
+        share_embeddings: Whether source and target use one embedding table; both
+            vocabularies must then be the same.
+        tie_output: Whether the target embedding is also the output projection.
+
+    Call arguments:
+        inputs: `{"source_ids": (B, S), "target_ids": (B, T)}`, int32, 0 is padding;
+            `target_ids` is the decoder's input and starts with START.
+
+    Returns:
+        Logits, float32, `(B, T, V)`.
+
+    Raises:
+        ValueError: If arguments contradict each other; the message says which.
+
+    Example:
+        ```
+        model = TransformerSeq2Seq(8000, 8000, dim=128, num_heads=4,
+                                   feedforward_dim=256, num_encoder_layers=4,
+                                   num_decoder_layers=4)
+        logits = model({"source_ids": source_ids, "target_ids": target_ids})
+        ```
+
+    Reference:
+        Vaswani et al., 2017. Learned positions: table 3, row (E).
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        *,
+        dim: int = 512,
+        num_heads: int = 8,
+        feedforward_dim: int = 2048,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        norm: str = "post",
+        positions: str = "sinusoidal",
+        combine_positions: str = "sum",
+        position_dim: int | None = None,
+        max_positions: int = 1024,
+        share_embeddings: bool = False,
+        tie_output: bool = True,
+        **kwargs,
+    ):
+        super().__init__(source_vocabulary_size, target_vocabulary_size, **kwargs)
+        self._arguments = {
+            "dim": dim,
+            "num_heads": num_heads,
+            "feedforward_dim": feedforward_dim,
+            "num_encoder_layers": num_encoder_layers,
+            "num_decoder_layers": num_decoder_layers,
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "norm": norm,
+            "positions": positions,
+            "combine_positions": combine_positions,
+            "position_dim": position_dim,
+            "max_positions": max_positions,
+            "share_embeddings": share_embeddings,
+            "tie_output": tie_output,
+        }
+        self.dim = dim
+        self.max_positions = max_positions if positions == "learned" else None
+        concat = combine_positions == "concat"
+        if concat and position_dim is None:
+            position_dim = dim // 4
+        self.embedding_dim = dim - position_dim if concat else dim
+        self._check(concat, position_dim)
+        self._make_embeddings(positions, combine_positions, position_dim)
+        self._make_blocks()
+
+    def _check(self, concat, position_dim):
+        arguments = self._arguments
+        if concat and not 0 < position_dim < self.dim:
+            raise ValueError(
+                "`position_dim` must be between 0 and `dim` when positions are "
+                f"concatenated. Received: position_dim={position_dim}, dim={self.dim}."
+            )
+        if concat and arguments["tie_output"]:
+            raise ValueError(
+                "`tie_output` needs token vectors as wide as `dim`; with "
+                'combine_positions="concat" they are narrower. Received: '
+                f"tie_output=True, dim={self.dim}, position_dim={position_dim}. "
+                "Set tie_output=False."
+            )
+        sizes = (self.source_vocabulary_size, self.target_vocabulary_size)
+        if arguments["share_embeddings"] and sizes[0] != sizes[1]:
+            raise ValueError(
+                "`share_embeddings` needs one vocabulary for both sides. Received: "
+                f"source_vocabulary_size={sizes[0]}, "
+                f"target_vocabulary_size={sizes[1]}."
+            )
+
+    def _make_embeddings(self, positions, combine_positions, position_dim):
+        arguments, policy = self._arguments, self.dtype_policy
+
+        def embedding(name, size):
+            layer = keras.layers.ReversibleEmbedding(
+                size,
+                self.embedding_dim,
+                tie_weights=True,
+                embeddings_initializer=keras.initializers.RandomNormal(
+                    stddev=self.embedding_dim**-0.5
+                ),
+                name=name,
+                dtype=policy,
+            )
+            layer.build()
+            return layer
+
+        def encoding(name):
+            return PositionEncoding(
+                positions,
+                dim=self.dim - self.embedding_dim or self.dim,
+                combine=combine_positions,
+                max_positions=arguments["max_positions"],
+                name=name,
+                dtype=policy,
+            )
+
+        self.target_embedding = embedding(
+            "target_embedding", self.target_vocabulary_size
+        )
+        self.source_embedding = (
+            self.target_embedding
+            if arguments["share_embeddings"]
+            else embedding("source_embedding", self.source_vocabulary_size)
+        )
+        self.output_projection = None
+        if not arguments["tie_output"]:
+            self.output_projection = keras.layers.Dense(
+                self.target_vocabulary_size, name="output_projection", dtype=policy
+            )
+            self.output_projection.build((None, None, self.dim))
+        self.source_positions = encoding("source_positions")
+        self.target_positions = encoding("target_positions")
+        shape = (None, None, self.embedding_dim)
+        self.source_positions.build(shape)
+        self.target_positions.build(shape)
+        self.embedding_dropout = keras.layers.Dropout(
+            arguments["dropout"], name="embedding_dropout", dtype=policy
+        )
+
+    def _make_blocks(self):
+        arguments, policy = self._arguments, self.dtype_policy
+
+        def stack(block, name, count):
+            blocks = [
+                block(
+                    self.dim,
+                    arguments["num_heads"],
+                    arguments["feedforward_dim"],
+                    norm=arguments["norm"],
+                    dropout=arguments["dropout"],
+                    attention_dropout=arguments["attention_dropout"],
+                    name=f"{name}_{index}",
+                    dtype=policy,
+                )
+                for index in range(count)
+            ]
+            for layer in blocks:
+                layer.build()
+            return blocks
+
+        def final_norm(name):
+            # A pre-norm stack ends in an unnormalised sum.
+            if arguments["norm"] == "post":
+                return None
+            layer = keras.layers.LayerNormalization(
+                epsilon=1e-6, name=name, dtype=policy
+            )
+            layer.build((None, None, self.dim))
+            return layer
+
+        self.encoder_blocks = stack(
+            TransformerEncoderBlock, "encoder", arguments["num_encoder_layers"]
+        )
+        self.decoder_blocks = stack(
+            TransformerDecoderBlock, "decoder", arguments["num_decoder_layers"]
+        )
+        self.encoder_norm = final_norm("encoder_norm")
+        self.decoder_norm = final_norm("decoder_norm")
+        self.built = True
+
+    def _embed(self, embedding, positions, ids, start=0, training=None):
+        x = embedding(ids) * self.embedding_dim**0.5
+        return self.embedding_dropout(positions(x, start=start), training=training)
+
+    def _logits(self, x):
+        if self.decoder_norm is not None:
+            x = self.decoder_norm(x)
+        if self.output_projection is None:
+            logits = self.target_embedding(x, reverse=True)
+        else:
+            logits = self.output_projection(x)
+        return ops.cast(logits, "float32")
+
+    def encode(self, source_ids, training=None):
+        """Encodes a batch of sources.
+
+        Args:
+            source_ids: int32, `(B, S)`, 0 is padding.
+            training: Whether dropout is on.
+
+        Returns:
+            `memory`: `mask` `(B, S)`, the encoder's `values` `(B, S, D)`, and for
+            each decoder layer the `keys` and `values` of its cross-attention,
+            `(B, H, S, K)`.
+        """
+        mask = padding_mask(source_ids)
+        attention_mask = ops.expand_dims(ops.expand_dims(mask, 1), 1)
+        x = self._embed(
+            self.source_embedding, self.source_positions, source_ids, training=training
+        )
+        for block in self.encoder_blocks:
+            x = block(x, attention_mask, training=training)
+        if self.encoder_norm is not None:
+            x = self.encoder_norm(x)
+        caches = [
+            block.cross_attention.project_memory(x) for block in self.decoder_blocks
+        ]
+        return {"mask": mask, "values": x, "layers": caches}
+
+    def decode(self, target_ids, memory, training=None):
+        """Returns teacher-forced logits, `(B, T, V)`, for `target_ids` `(B, T)`."""
+        length = ops.shape(target_ids)[1]
+        # Padding stands on the right, where causality already hides it.
+        attention_mask = ops.expand_dims(ops.expand_dims(causal_mask(length), 0), 0)
+        memory_mask = ops.expand_dims(ops.expand_dims(memory["mask"], 1), 1)
+        x = self._embed(
+            self.target_embedding, self.target_positions, target_ids, training=training
+        )
+        for block, cache in zip(self.decoder_blocks, memory["layers"], strict=True):
+            x, _ = block(x, cache, memory_mask, attention_mask, training=training)
+        return self._logits(x)
+
+    def initial_state(self, memory, max_length: int):
+        """Returns empty caches for up to `max_length` target positions.
+
+        Args:
+            memory: What `encode` returned.
+            max_length: Longest target, START excluded.
+
+        Returns:
+            `state`: `position` `(B,)` and for each layer the `keys` and `values`
+            of its self-attention, `(B, H, L, K)`.
+        """
+        rows = ops.shape(memory["mask"])[0]
+        return {
+            "position": ops.zeros((rows,), dtype="int32"),
+            "layers": [
+                block.self_attention.empty_cache(rows, max_length)
+                for block in self.decoder_blocks
+            ],
+        }
+
+    def step(self, token_ids, memory, state):
+        """Decodes one more token of every hypothesis.
+
+        Args:
+            token_ids: int32, `(B * N,)`.
+            memory: What `encode` returned, `B` rows.
+            state: What `initial_state` or `step` returned, `B * N` rows.
+
+        Returns:
+            Logits, float32, `(B * N, V)`; the new state; and the last layer's
+            attention over the source, averaged over its heads, `(B * N, S)`.
+        """
+        index = ops.max(state["position"])  # all rows are at the same position
+        memory_mask = ops.expand_dims(ops.expand_dims(memory["mask"], 1), 1)
+        x = self._embed(
+            self.target_embedding,
+            self.target_positions,
+            ops.expand_dims(token_ids, 1),
+            index,
+        )  # (R, 1, D)
+        caches = []
+        for block, cross, own in zip(
+            self.decoder_blocks, memory["layers"], state["layers"], strict=True
+        ):
+            x, cache, weights = block.step(x, cross, memory_mask, own, index)
+            caches.append(cache)
+        logits = self._logits(ops.squeeze(x, 1))
+        weights = ops.mean(weights, axis=1)  # (B, N, S)
+        rows, length = ops.shape(token_ids)[0], ops.shape(memory["mask"])[1]
+        weights = ops.reshape(weights, (rows, length))
+        return logits, {"position": state["position"] + 1, "layers": caches}, weights
+
+    def get_config(self):
+        return {**super().get_config(), **self._arguments}

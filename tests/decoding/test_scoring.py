@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seq2seq.decoding import length_penalty, target_log_probs
+
+
+def test_length_penalty_is_one_for_one_token_and_for_alpha_zero():
+    assert float(length_penalty(1, 0.6)) == pytest.approx(1.0)
+    assert float(length_penalty(50, 0.0)) == pytest.approx(1.0)
+
+
+def test_length_penalty_matches_hand_computed_numbers():
+    assert float(length_penalty(5, 0.6)) == pytest.approx(1.35866, abs=1e-5)
+    short, long = length_penalty(3, 0.6), length_penalty(8, 0.6)
+    assert -2 / float(short) == pytest.approx(-1.6829, abs=1e-4)
+    assert -3 / float(long) == pytest.approx(-1.8865, abs=1e-4)
+    short, long = length_penalty(3, 1.0), length_penalty(8, 1.0)
+    assert -2 / float(short) == pytest.approx(-1.5)
+    assert -3 / float(long) == pytest.approx(-1.3846, abs=1e-4)
+
+
+def test_target_log_probs_sums_the_labels_of_real_positions():
+    logits = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    labels = np.array([[1, 2, 3], [3, 0, 0]])
+    weights = np.array([[1, 1, 1], [1, 0, 0]], "float32")
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = [
+        np.log(probs[0, 0, 1] * probs[0, 1, 2] * probs[0, 2, 3]),
+        np.log(probs[1, 0, 3]),
+    ]
+    result = ops.convert_to_numpy(target_log_probs(logits, labels, weights))
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_target_log_probs_ignores_what_padding_holds():
+    logits = np.zeros((1, 2, 4), "float32")
+    logits[0, 1] = np.nan
+    result = target_log_probs(logits, np.array([[1, 0]]), np.array([[1.0, 0.0]]))
+    np.testing.assert_allclose(ops.convert_to_numpy(result), [-np.log(4)], rtol=1e-6)

@@ -1,0 +1,356 @@
+"""What `export_saved_model` writes, run through the loader that TF Serving uses."""
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_seq2seq.config import DecodingConfig
+from keras_seq2seq.corpora import clean_line
+from keras_seq2seq.export import saved_model
+from keras_seq2seq.export.operations import Graph
+from keras_seq2seq.export.saved_model import clean_text, export_saved_model
+from keras_seq2seq.models import RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.pipelines import Translator
+
+pytestmark = pytest.mark.export
+
+MODELS = {
+    "transformer": (
+        TransformerSeq2Seq,
+        {
+            "dim": 8,
+            "num_heads": 2,
+            "feedforward_dim": 8,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "positions": "learned",
+            "max_positions": 16,
+        },
+    ),
+    **{
+        f"recurrent_{cell}": (
+            RecurrentSeq2Seq,
+            {"cell": cell, "units": 8, "embedding_dim": 8},
+        )
+        for cell in ("lstm", "gru", "simple")
+    },
+}
+TEXTS = ["ca déb", "b", "", "éc abd abc d", "   ", "a"]
+
+
+def make_translator(name, tokenizers, **decoding):
+    """An untrained model of width 8 as a Translator with a short output."""
+    keras.utils.set_random_seed(3)
+    make, arguments = MODELS[name]
+    model = make(
+        tokenizers.source.vocabulary_size,
+        tokenizers.target.vocabulary_size,
+        **arguments,
+    )
+    ids = np.full((1, 3), 4, "int32")
+    model({"source_ids": ids, "target_ids": ids})
+    # Larger weights, so that outputs differ between sources.
+    model.set_weights([3.0 * weight for weight in model.get_weights()])
+    translator = Translator(model, tokenizers)
+    options = {"num_beams": 2, "max_length": 9, "max_length_offset": 3, **decoding}
+    translator.decoding = DecodingConfig(**options)
+    return translator
+
+
+class Served:
+    """A version folder loaded once by the Session loader."""
+
+    def __init__(self, translator, folder):
+        self.translator = translator
+        self.folder = folder
+        self.session = tf.compat.v1.Session(graph=tf.Graph())
+        with self.session.graph.as_default():
+            loaded = tf.compat.v1.saved_model.load(self.session, ["serve"], str(folder))
+        self.signatures = loaded.signature_def
+
+    def run(self, signature, **inputs):
+        """Answers one request."""
+        definition = self.signatures[signature]
+        feeds = {definition.inputs[key].name: value for key, value in inputs.items()}
+        fetches = {key: value.name for key, value in definition.outputs.items()}
+        return self.session.run(fetches, feeds)
+
+
+@pytest.fixture(scope="module")
+def serve(tiny_tokenizers, tmp_path_factory):
+    """Exports and loads the model of a name, once each."""
+    running = {}
+
+    def start(name):
+        if name not in running:
+            translator = make_translator(name, tiny_tokenizers)
+            path = tmp_path_factory.mktemp(name) / "model"
+            running[name] = Served(translator, export_saved_model(translator, path))
+        return running[name]
+
+    yield start
+    for served in running.values():
+        served.session.close()
+
+
+@pytest.fixture(params=sorted(MODELS))
+def served(request, serve):
+    """Each kind of model."""
+    return serve(request.param)
+
+
+@pytest.fixture
+def transformer(serve):
+    """The Transformer alone, for what is the same for every model."""
+    return serve("transformer")
+
+
+@pytest.fixture
+def quick_writer(transformer, monkeypatch):
+    """Copies a finished graph in place of tracing one, which takes seconds."""
+
+    def copy(search, translator, folder):
+        shutil.copytree(transformer.folder, folder)
+        shutil.rmtree(folder / "tokenizer")
+
+    monkeypatch.setattr(saved_model, "_write_graph", copy)
+    return transformer.translator
+
+
+def test_text_signature_answers_as_the_translator(served):
+    translator = served.translator
+    expected = [best for (best,) in translator.translate(TEXTS)]
+    found = served.run("serving_default", source=TEXTS)
+    assert [text.decode("utf-8") for text in found["text"]] == [
+        best.text for best in expected
+    ]
+    np.testing.assert_allclose(
+        found["score"], [best.score for best in expected], atol=1e-4
+    )
+    assert len({best.text for best in expected}) > 2
+
+
+def test_ids_signature_answers_the_same_whatever_pads_and_fills_the_batch(served):
+    translator = served.translator
+    rows = [[*translator.tokenizers.source.encode(text), 3] for text in TEXTS]
+    width = max(map(len, rows)) + 2
+    # As TF Serving merges: first elements as padding, copies of the first row.
+    merged = [row + [row[0]] * (width - len(row)) for row in [*rows, rows[0], rows[0]]]
+    lengths = [len(row) for row in [*rows, rows[0], rows[0]]]
+    found = served.run("decode_ids", ids=merged, lengths=lengths)
+    assert found["output_ids"].shape == (8, 9)
+    for row, (best,) in enumerate(translator.translate([*TEXTS, TEXTS[0], TEXTS[0]])):
+        length = found["output_lengths"][row]
+        assert tuple(found["output_ids"][row, :length]) == best.ids
+        assert not found["output_ids"][row, length:].any()
+        assert found["score"][row] == pytest.approx(best.score, abs=1e-4)
+
+
+def test_graph_holds_no_operation_that_a_cpu_server_lacks(served):
+    graph = Graph(served.folder)
+    odd = re.compile("Cudnn|PyFunc|Xla|Random")
+    assert not [name for name in graph.operations() if odd.search(name)]
+    assert graph.xla_compiled() == []
+    assert not [
+        name
+        for name in graph.signature_operations("decode_ids")
+        if "Sentencepiece" in name or "TFText" in name
+    ]
+    assert [
+        name
+        for name in graph.signature_operations("serving_default")
+        if "Sentencepiece" in name
+    ]
+
+
+def test_signatures_have_the_documented_names_types_and_widths(transformer):
+    text = (transformer.folder / "manifest.json").read_text(encoding="utf-8")
+    manifest = json.loads(text)
+    assert manifest["signatures"] == {
+        "decode_ids": {
+            "inputs": {
+                "ids": {"dtype": "int32", "shape": [-1, -1]},
+                "lengths": {"dtype": "int32", "shape": [-1]},
+            },
+            "outputs": {
+                "output_ids": {"dtype": "int32", "shape": [-1, 9]},
+                "output_lengths": {"dtype": "int32", "shape": [-1]},
+                "score": {"dtype": "float32", "shape": [-1]},
+            },
+        },
+        "serving_default": {
+            "inputs": {"source": {"dtype": "string", "shape": [-1]}},
+            "outputs": {
+                "score": {"dtype": "float32", "shape": [-1]},
+                "text": {"dtype": "string", "shape": [-1]},
+            },
+        },
+    }
+
+
+def test_batches_of_one_two_and_seventeen_are_answered_in_order(transformer):
+    translator = transformer.translator
+    alone = {text: translator(text).encode("utf-8") for text in TEXTS}
+    for size in (1, 2, 17):
+        texts = [TEXTS[row % len(TEXTS)] for row in range(size)]
+        found = transformer.run("serving_default", source=texts)
+        assert list(found["text"]) == [alone[text] for text in texts]
+
+
+def test_blank_sources_get_blank_texts_and_score_zero(transformer):
+    blanks = ["", "  \t ", "\ufeff", "\r\n"]
+    found = transformer.run("serving_default", source=blanks)
+    assert list(found["text"]) == [b""] * 4
+    assert list(found["score"]) == [0.0] * 4
+    ids = transformer.run("decode_ids", ids=[[4, 5], [3, 3]], lengths=[0, 1])
+    assert not ids["output_ids"].any()
+    assert list(ids["output_lengths"]) == [0, 0]
+    empty = transformer.run("decode_ids", ids=np.zeros((2, 0)), lengths=[0, 0])
+    assert list(empty["output_lengths"]) == [0, 0]
+
+
+def test_ids_outside_the_vocabulary_count_as_unknown(transformer):
+    lengths = [3, 3]
+    odd = transformer.run("decode_ids", ids=[[4, 9999, 3], [-1, 5, 3]], lengths=lengths)
+    unknown = transformer.run("decode_ids", ids=[[4, 1, 3], [1, 5, 3]], lengths=lengths)
+    np.testing.assert_array_equal(odd["output_ids"], unknown["output_ids"])
+
+
+def test_bytes_that_are_no_text_get_an_answer_of_valid_text(transformer):
+    sources = [b"\xff\xfe", b"a\xf0\x9f\x98", b"\x00\x07\x1b", 'é😀\n"'.encode()]
+    found = transformer.run("serving_default", source=sources)
+    assert all(isinstance(text.decode("utf-8"), str) for text in found["text"])
+    assert np.all(np.isfinite(found["score"]))
+    # The third holds nothing but controls, which are removed.
+    assert found["text"][2] == b""
+
+
+def test_source_longer_than_the_positions_is_cut_as_in_python(transformer):
+    translator = transformer.translator
+    text = "abcd déc " * 5
+    with pytest.warns(UserWarning, match="16 tokens"):
+        expected = translator(text)
+    found = transformer.run("serving_default", source=[text])
+    assert found["text"][0].decode("utf-8") == expected
+    ids = [*translator.tokenizers.source.encode(text), 3]
+    cut = transformer.run("decode_ids", ids=[ids], lengths=[len(ids)])
+    by_hand = transformer.run("decode_ids", ids=[[*ids[:15], 3]], lengths=[16])
+    np.testing.assert_array_equal(cut["output_ids"], by_hand["output_ids"])
+
+
+def test_manifest_holds_sums_versions_and_fingerprints_but_no_local_path(transformer):
+    translator, folder = transformer.translator, transformer.folder
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    files = {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes())
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != "manifest.json"
+    }
+    assert manifest["files"] == {name: sha.hexdigest() for name, sha in files.items()}
+    assert {"saved_model.pb", "tokenizer/tokenizer.json"} <= set(files)
+    assert manifest["versions"]["keras"] == keras.__version__
+    assert manifest["tokenizer"] == {
+        "source": translator.tokenizers.source.fingerprint,
+        "target": translator.tokenizers.target.fingerprint,
+    }
+    local = [str(folder.parent), str(Path(saved_model.__file__).parent)]
+    for file in folder.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert not [place for place in local if place.encode() in content], file
+
+
+def test_versions_count_up_and_an_existing_one_is_kept(quick_writer, tmp_path):
+    translator = quick_writer
+    assert export_saved_model(translator, tmp_path) == tmp_path / "1"
+    assert export_saved_model(translator, tmp_path, version=7) == tmp_path / "7"
+    before = (tmp_path / "7" / "manifest.json").read_bytes()
+    with pytest.raises(ValueError, match=r"Version 7 exists.*the next is 8"):
+        export_saved_model(translator, tmp_path, version=7)
+    assert (tmp_path / "7" / "manifest.json").read_bytes() == before
+    export_saved_model(translator, tmp_path, version=7, num_beams=1, overwrite=True)
+    after = json.loads((tmp_path / "7" / "manifest.json").read_text(encoding="utf-8"))
+    assert after["decoding"]["num_beams"] == 1
+    assert json.loads(before)["signatures"] == after["signatures"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "7"]
+
+
+def test_failed_export_leaves_nothing_behind(quick_writer, tmp_path, monkeypatch):
+    translator = quick_writer
+
+    def fail(*arguments):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(saved_model, "_write_manifest", fail)
+    with pytest.raises(OSError, match="disk full"):
+        export_saved_model(translator, tmp_path / "model")
+    assert list((tmp_path / "model").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, r"`num_beams`.*at least 1.*Received: 0"),
+        ({"max_length": 0}, r"`max_length`.*at least 1.*Received: 0"),
+        ({"version": -2}, r"`version`.*at least 0.*Received: -2"),
+        ({"length_penalty": -1.0}, r"`length_penalty`.*Received: -1.0"),
+    ],
+)
+def test_option_out_of_range_is_named(transformer, tmp_path, options, message):
+    translator = transformer.translator
+    with pytest.raises(ValueError, match=message):
+        export_saved_model(translator, tmp_path, **options)
+
+
+def test_other_backend_is_named_with_what_to_do(transformer, tmp_path, monkeypatch):
+    translator = transformer.translator
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(
+        ValueError, match=r"KERAS_BACKEND=jax.*KERAS_BACKEND=tensorflow"
+    ):
+        export_saved_model(translator, tmp_path)
+
+
+def test_output_limit_follows_the_source_as_the_run_says(tiny_tokenizers):
+    translator = make_translator(
+        "recurrent_gru", tiny_tokenizers, max_length=12, max_length_ratio=2.0
+    )
+    # 2 * length + 3, at most 12; the last holds for every longer source.
+    assert saved_model._length_limits(translator, None) == [3, 5, 7, 9, 11, 12, 12, 12]
+    assert saved_model._length_limits(translator, 5) == [5]
+
+
+def test_mixed_precision_model_gives_float32_scores(tiny_tokenizers, tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        translator = make_translator("transformer", tiny_tokenizers)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    served = Served(translator, export_saved_model(translator, tmp_path))
+    found = served.run("serving_default", source=TEXTS)
+    assert found["score"].dtype == np.float32
+    assert np.all(np.isfinite(found["score"]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text())
+def test_text_is_cleaned_in_the_graph_as_in_python(text):
+    found = clean_text(tf.constant([text.encode("utf-8")])).numpy()[0].decode("utf-8")
+    assert found == clean_line(text)
+
+
+def test_every_character_below_u_3000_is_cleaned_as_in_python():
+    texts = [f"a{chr(code)}b" for code in range(0x3000)] + ["a\r\n", "a\r", "a\n\r\n"]
+    found = clean_text(tf.constant([text.encode("utf-8") for text in texts])).numpy()
+    assert [value.decode("utf-8") for value in found] == [
+        clean_line(text) for text in texts
+    ]

@@ -1,0 +1,240 @@
+"""Holds the rules of CONTRIBUTING.md on which module may import which."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "keras_seq2seq"
+TENSORFLOW = {"tensorflow", "tensorflow_text", "keras_hub", "keras_nlp"}
+
+# First name below the package: the first names that it may import, itself aside.
+ALLOWED = {
+    # Tensors, no text.
+    "layers": set(),
+    "models": {"layers"},
+    "decoding": set(),
+    "losses": set(),
+    "metrics": {"losses"},
+    "schedules": set(),
+    # Text, no tensors.
+    "lines": set(),
+    "cleaning": {"lines"},
+    "corpora": {"lines", "cleaning"},
+    "dates": {"corpora"},
+    "prepare": {"lines", "corpora", "dates"},
+    "normalization": set(),
+    "tokenizer_training": {"normalization"},
+    "tokenizers": {"normalization", "tokenizer_training"},
+    "encoding": {"tokenizers", "corpora"},
+    "datasets": {"encoding", "corpora", "tokenizers"},
+    "batches": set(),
+    "analysis": set(),
+    # The configuration stops at these, `pipelines` and the command line.
+    "config": {"models", "corpora"},
+    "runs": {"config", "corpora", "tokenizers", "encoding", "datasets"},
+    "callbacks": {
+        "config",
+        "runs",
+        "batches",
+        "corpora",
+        "tokenizers",
+        "decoding",
+        "evaluation",
+    },
+    "progress": {"runs"},
+    "trainer": {
+        "config",
+        "runs",
+        "callbacks",
+        "progress",
+        "datasets",
+        "tokenizers",
+        "models",
+        "losses",
+        "metrics",
+        "schedules",
+    },
+    # Text and tensors together.
+    "scoring": {"batches", "decoding", "tokenizers"},
+    "pipelines": {
+        "config",
+        "lines",
+        "batches",
+        "scoring",
+        "models",
+        "tokenizers",
+        "decoding",
+    },
+    "evaluation": {"lines", "scoring"},
+    "export": {"pipelines", "tokenizers", "decoding", "corpora"},
+}
+# The command line: may import every module, all but each other inside functions only.
+FRONT = {"__init__", "__main__", "actions", "cli", "console", "doctor", "quickstart"}
+
+# Where one function needs TensorFlow itself, and why.
+TENSORFLOW_INSIDE_FUNCTIONS = {
+    "decoding/generate.py": "tf.function compiles the search on that backend",
+}
+WITHOUT_TENSORFLOW = (
+    "layers",
+    "models",
+    "decoding",
+    "losses",
+    "metrics",
+    "schedules",
+    "corpora",
+    "tokenizers",
+    "datasets",
+    "config",
+    "trainer",
+    "pipelines",
+    "evaluation",
+)
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+IDS = [str(path.relative_to(PACKAGE)) for path in MODULES]
+
+
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    """Full names that a module imports, each with whether it does so at top level."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        or _is_type_checking(function)
+        for node in ast.walk(function)
+    }
+    package = ("keras_seq2seq", *path.relative_to(PACKAGE).parent.parts)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *([node.module] if node.module else [])))
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found += [(name, id(node) not in inside) for name in names]
+    return found
+
+
+def _is_type_checking(node) -> bool:
+    """Whether a statement is `if TYPE_CHECKING:`."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def own_name(path: Path) -> str:
+    """The first name below the package: `models` for models/base.py."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_module_imports_only_the_layers_below_it(path):
+    name = own_name(path)
+    siblings = {own_name(module) for module in MODULES} - {"__init__"}
+    for imported, _ in imports_of(path):
+        parts = imported.split(".")
+        if parts[0] != "keras_seq2seq" or name in FRONT:
+            continue
+        assert len(parts) > 1 and parts[1] in siblings, (
+            f"{name} imports {imported}; name the module in place of the package"
+        )
+        assert parts[1] == name or parts[1] in ALLOWED[name], (
+            f"{name} may not import {imported}"
+        )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_tensorflow_is_imported_by_export_only(path):
+    relative = path.relative_to(PACKAGE).as_posix()
+    for imported, at_top_level in imports_of(path):
+        if imported.split(".")[0] not in TENSORFLOW or own_name(path) == "export":
+            continue
+        assert not at_top_level, f"{relative} imports {imported} at top level"
+        assert relative in TENSORFLOW_INSIDE_FUNCTIONS, f"{relative}: {imported}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_command_line_imports_nothing_heavy_at_top_level(path):
+    if own_name(path) not in FRONT:
+        return
+    for imported, at_top_level in imports_of(path):
+        top = imported.split(".")[0]
+        if at_top_level and top not in {"typer", "keras_seq2seq"}:
+            assert top in sys.stdlib_module_names, f"{path.name} imports {imported}"
+        if at_top_level and top == "keras_seq2seq":
+            # Front modules are light themselves.
+            light = {*FRONT, "__version__"}
+            assert imported.split(".")[1] in light, f"{path.name} imports {imported}"
+
+
+def test_every_module_has_a_place_in_the_layers():
+    assert {own_name(path) for path in MODULES} - FRONT <= set(ALLOWED)
+
+
+def test_modules_stay_below_five_hundred_lines():
+    long = {
+        identity: lines
+        for path, identity in zip(MODULES, IDS, strict=True)
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 500
+    }
+    assert not long
+
+
+def run_python(code: str, **environment: str) -> str:
+    """Standard output of a fresh Python process that runs `code`."""
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=PACKAGE.parent,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_core_runs_on_jax_where_tensorflow_is_not_installed():
+    code = f"""
+import importlib, sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {TENSORFLOW!r}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+for name in {WITHOUT_TENSORFLOW!r}:
+    importlib.import_module("keras_seq2seq." + name)
+import keras
+print(keras.backend.backend(), sorted({TENSORFLOW!r} & set(sys.modules)))
+"""
+    assert run_python(code, KERAS_BACKEND="jax") == "jax []\n"
+
+
+def test_models_decoding_and_trainer_import_no_installed_tensorflow_on_jax():
+    code = """
+import sys
+import keras_seq2seq.models, keras_seq2seq.decoding, keras_seq2seq.trainer
+print("tensorflow" in sys.modules)
+"""
+    assert run_python(code, KERAS_BACKEND="jax") == "False\n"
+
+
+def test_importing_the_package_and_its_command_line_loads_nothing_heavy():
+    code = f"""
+import sys
+import keras_seq2seq, keras_seq2seq.cli
+heavy = {TENSORFLOW!r} | {{"keras", "numpy", "jax", "matplotlib", "sacrebleu"}}
+print(sorted(heavy & set(sys.modules)))
+"""
+    assert run_python(code) == "[]\n"

@@ -1,0 +1,315 @@
+"""A model that copies its source makes every answer known beforehand."""
+
+import shutil
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seq2seq.batches import inference_batches, pad_rows, round_up
+from keras_seq2seq.config import DecodingConfig
+from keras_seq2seq.corpora import Pair
+from keras_seq2seq.pipelines import Hypothesis, Translator, load
+from keras_seq2seq.scoring import Score, TargetScorer, perplexity
+from keras_seq2seq.tokenizers import END_ID, TokenizerPair
+
+ALPHABET = ["abcdeé", "edcba é", "b", "dé ca"]
+
+
+class CopyModel:
+    """Puts `strength` logits on the source's token at the same position."""
+
+    def __init__(self, size, strength=9.0, max_positions=None):
+        self.source_vocabulary_size = self.target_vocabulary_size = size
+        self.strength = strength
+        self.max_positions = max_positions
+        self.widths = []
+
+    def __call__(self, inputs, training=None):
+        length = ops.shape(inputs["target_ids"])[1]
+        return self._logits(inputs["source_ids"][:, :length])
+
+    def _logits(self, ids):
+        return self.strength * ops.one_hot(ids, self.target_vocabulary_size)
+
+    def encode(self, source_ids, training=False):
+        self.widths.append(source_ids.shape)
+        return {"ids": source_ids, "mask": ops.not_equal(source_ids, 0)}
+
+    def initial_state(self, memory, max_length):
+        return {"position": ops.zeros_like(memory["ids"][:, 0])}
+
+    def step(self, token_ids, memory, state):
+        ids, position = memory["ids"], state["position"]
+        num_beams = ops.shape(position)[0] // ops.shape(ids)[0]
+        ids = ops.repeat(ids, num_beams, axis=0)
+        last = ops.shape(ids)[1] - 1
+        index = ops.expand_dims(ops.minimum(position, last), 1)
+        current = ops.squeeze(ops.take_along_axis(ids, index, axis=1), 1)
+        attention = ops.one_hot(ops.squeeze(index, 1), ops.shape(ids)[1])
+        return self._logits(current), {"position": position + 1}, attention
+
+    def select_state(self, state, parents):
+        return {"position": ops.take(state["position"], parents, axis=0)}
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return TokenizerPair.train(
+        [Pair(text, text) for text in ALPHABET],
+        shared=True,
+        vocabulary_size=16,
+        model_type="char",
+    )
+
+
+# One for all tests: its compiled searches are kept with it.
+@pytest.fixture(scope="module")
+def translator(tokenizers):
+    return Translator(CopyModel(tokenizers.source.vocabulary_size), tokenizers)
+
+
+def test_text_in_text_out_and_lists_for_lists(translator):
+    assert translator("abc") == "abc"
+    assert translator(["abc", "dé ca"]) == ["abc", "dé ca"]
+    assert translator([]) == []
+
+
+def test_order_is_kept_and_blank_texts_stay_blank_without_asking_the_model(translator):
+    texts = ["b", "", "abcde", "   ", "\ufeff\u2028", "cab", "\t"]
+    assert translator(texts, num_beams=2) == ["b", "", "abcde", "", "", "cab", ""]
+    translator.model.widths.clear()
+    found = translator.translate(["", " "])
+    assert translator.model.widths == []
+    assert found == [[Hypothesis("", 0.0, 0.0)], [Hypothesis("", 0.0, 0.0)]]
+
+
+def test_text_passes_the_rules_of_training(translator):
+    assert translator("a\x00b\r\n") == "ab"
+    assert translator("a\u2028b") == "a b"
+    assert translator("e\u0301a") == "éa"
+
+
+def test_no_answer_depends_on_the_other_texts_or_the_batch_size(translator):
+    texts = ["b", "abcde", "dé ca " * 5 + "b", "cab", "a" * 40, "é"]
+    alone = [translator.translate([text], num_beams=3)[0] for text in texts]
+    for batch_tokens in (1, 64, 4096):
+        together = translator.translate(texts, num_beams=3, batch_tokens=batch_tokens)
+        for one, other in zip(alone, together, strict=True):
+            assert one[0].text == other[0].text
+            assert one[0].ids == other[0].ids
+            assert one[0].score == pytest.approx(other[0].score, abs=1e-5)
+
+
+def test_hypothesis_tells_tokens_scores_and_attention(translator):
+    found = translator.translate(["ab"], num_beams=1, return_attention=True)[0][0]
+    assert found.tokens[-1] == found.source_tokens[-1] == "</s>"
+    assert "".join(found.tokens[:-1]).strip("\u2581") == "ab"
+    assert found.ids[-1] == END_ID
+    np.testing.assert_array_equal(found.attention, np.eye(len(found.tokens)))
+    assert found.finished and not found.truncated_source
+    # Each token has the log-softmax of 9 against zeros, of all but the banned ids.
+    score = translator.score(["ab"], ["ab"])[0]
+    size = translator.model.target_vocabulary_size
+    total = len(found.tokens) * (9.0 - np.log(np.exp(9.0) + size - 1))
+    assert score.num_tokens == len(found.tokens)
+    assert score.log_prob == pytest.approx(total, abs=1e-5)
+    assert found.log_prob == pytest.approx(score.log_prob, abs=1e-2)
+
+
+def test_n_best_texts_differ_and_are_sorted(translator):
+    found = translator.translate(["ab", "b"], n_best=4)
+    for hypotheses in found:
+        assert len(hypotheses) == 4
+        assert len({hypothesis.text for hypothesis in hypotheses}) == 4
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+    assert [hypotheses[0].text for hypotheses in found] == ["ab", "b"]
+
+
+def test_limit_follows_the_source_unless_it_is_given(tokenizers):
+    decoding = {"max_length_ratio": 0.5, "max_length_offset": 1, "num_beams": 1}
+    translator = Translator(CopyModel(tokenizers.source.vocabulary_size), tokenizers)
+    translator.decoding = DecodingConfig(**decoding)
+    cut = translator.translate(["abcde"])[0][0]
+    length = len(tokenizers.source.encode("abcde")) + 1
+    assert len(cut.ids) == length // 2 + 1
+    assert not cut.finished
+    whole = translator.translate(["abcde"], max_length=length)[0][0]
+    assert (whole.text, whole.finished) == ("abcde", True)
+    assert len(translator.translate(["abcde"], max_length=2)[0][0].ids) == 2
+
+
+def test_min_length_keeps_outputs_from_ending_early(translator):
+    found = translator.translate(["b"], num_beams=1, min_length=6)[0][0]
+    assert len(found.ids) >= 6
+    assert END_ID not in found.ids[:5]
+
+
+def test_sources_longer_than_the_positions_are_cut_with_a_warning(tokenizers):
+    model = CopyModel(tokenizers.source.vocabulary_size, max_positions=8)
+    translator = Translator(model, tokenizers)
+    with pytest.warns(UserWarning, match="1 of 2 sources.*more than the 8 tokens"):
+        found = translator.translate(["abcde" * 20, "b"], num_beams=1, max_length=200)
+    assert found[0][0].truncated_source and not found[1][0].truncated_source
+    assert found[0][0].source_tokens[-1] == "</s>"
+    assert len(found[0][0].source_tokens) == 8
+    assert len(found[0][0].ids) <= 8
+    assert found[1][0].text == "b"
+    with pytest.warns(UserWarning, match="1 of 1 targets"):
+        assert translator.score(["b"], ["abcde" * 20])[0].num_tokens == 8
+
+
+def test_stream_is_read_chunk_by_chunk(translator):
+    read = []
+
+    def lines():
+        for text in ["a", "", "b", "c", "d"]:
+            read.append(text)
+            yield text
+
+    stream = translator.translate_lines(lines(), chunk_size=2, num_beams=1)
+    assert next(stream)[0].text == "a"
+    assert len(read) == 2
+    assert [found[0].text for found in stream] == ["", "b", "c", "d"]
+    with pytest.raises(ValueError, match="`chunk_size`.*Received: 0"):
+        next(translator.translate_lines([], chunk_size=0))
+
+
+def test_progress_adds_up_to_the_number_of_texts(translator):
+    counts = []
+    translator.translate(["a", "", "b" * 30], num_beams=1, progress=counts.append)
+    assert sum(counts) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, "`num_beams` must be a whole number of at least 1.*: 0"),
+        ({"num_beams": 1.5}, "`num_beams` must be a whole number.*: 1.5"),
+        ({"num_beams": True}, "`num_beams` must be a whole number.*: True"),
+        ({"n_best": 0}, "`n_best` must be a whole number of at least 1.*: 0"),
+        ({"n_best": 3, "num_beams": 2}, "`n_best`.*n_best=3, num_beams=2"),
+        ({"max_length": 0}, "`max_length` must be a whole number of at least 1.*: 0"),
+        ({"min_length": -1}, "`min_length` must be a whole number of at least 0.*: -1"),
+        ({"max_length": 2, "min_length": 3}, "max_length=2, min_length=3"),
+        ({"length_penalty": -0.1}, "`length_penalty` must be a finite.*: -0.1"),
+        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite.*: nan"),
+        ({"batch_tokens": 0}, "`batch_tokens` must be a whole number.*: 0"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name_and_value(
+    translator, options, message
+):
+    with pytest.raises(ValueError, match=message):
+        translator("a", **options)
+
+
+def test_one_string_or_other_types_in_place_of_texts_are_refused(translator):
+    with pytest.raises(TypeError, match="`texts` must be a list of strings.*'abc'"):
+        translator.translate("abc")
+    with pytest.raises(TypeError, match="at index 1: None"):
+        translator(["a", None])
+    with pytest.raises(TypeError, match="at index 0: b'a'"):
+        translator.score([b"a"], ["a"])
+
+
+def test_perplexity_is_from_totals_over_all_tokens(translator):
+    pairs = [("ab", "ab"), ("abcde", "edcba"), ("b", "")]
+    scores = translator.score(*map(list, zip(*pairs, strict=True)))
+    total = sum(score.log_prob for score in scores)
+    tokens = sum(score.num_tokens for score in scores)
+    assert translator.perplexity(pairs) == pytest.approx(np.exp(-total / tokens))
+    # Batches of one pair each give the same.
+    assert translator.perplexity(pairs, batch_tokens=1) == pytest.approx(
+        translator.perplexity(pairs), rel=1e-5
+    )
+    assert perplexity([Score(-1e9, 1)]) == float("inf")
+    with pytest.raises(ValueError, match="at least one pair"):
+        translator.perplexity([])
+    with pytest.raises(ValueError, match="1 sources, 2 targets"):
+        translator.score(["a"], ["a", "b"])
+
+
+def test_vocabulary_sizes_that_differ_are_refused_with_both(tokenizers):
+    found = tokenizers.source.vocabulary_size
+    with pytest.raises(ValueError, match=f"{found} pieces but the model expects 99"):
+        Translator(CopyModel(99), tokenizers)
+
+
+def test_loaded_run_answers_and_scores_like_its_own_model_also_when_moved(
+    tiny_run, tmp_path
+):
+    first = load(tiny_run).translate(["déca", "", "b"], num_beams=2, n_best=2)
+    moved = tmp_path / "elsewhere" / "renamed"
+    shutil.copytree(tiny_run, moved)
+    shutil.rmtree(tiny_run)
+    assert load(moved).translate(["déca", "", "b"], num_beams=2, n_best=2) == first
+
+
+def test_scores_of_a_real_model_are_those_of_teacher_forcing(tiny_run):
+    translator = load(tiny_run)
+    texts = ["déca", "b c"]
+    found = translator.translate(texts, num_beams=3, n_best=2, max_length=6)
+    sources = [
+        [*translator.tokenizers.source.encode(text), END_ID]
+        for text, hypotheses in zip(texts, found, strict=True)
+        for _ in hypotheses
+    ]
+    flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
+    scores = TargetScorer(translator.model).score(
+        sources, [hypothesis.ids for hypothesis in flat], batch_tokens=64
+    )
+    for hypothesis, score in zip(flat, scores, strict=True):
+        assert hypothesis.log_prob == pytest.approx(score.log_prob, abs=1e-4)
+        penalty = ((5 + len(hypothesis.ids)) / 6) ** translator.decoding.length_penalty
+        assert hypothesis.score == pytest.approx(score.log_prob / penalty, abs=1e-4)
+
+
+def test_missing_and_damaged_parts_of_a_run_are_named(tiny_run, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*does not exist"):
+        load(tmp_path / "nowhere")
+    model = tiny_run / "model.keras"
+    model.write_bytes(model.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"model\.keras cannot be loaded"):
+        load(tiny_run)
+    model.unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.keras does not exist"):
+        load(tiny_run)
+
+
+def test_tokenizer_of_another_run_is_refused(tiny_run, tokenizers):
+    shutil.rmtree(tiny_run / "tokenizer")
+    tokenizers.save(tiny_run / "tokenizer")
+    size = tokenizers.source.vocabulary_size
+    with pytest.raises(ValueError, match=f"tiny_run: The source.*has {size} pieces"):
+        load(tiny_run)
+
+
+def test_inference_batches_have_every_row_once_in_few_shapes():
+    lengths = [int(n) for n in np.random.default_rng(3).integers(1, 90, 500)]
+    batches = list(inference_batches(lengths, batch_tokens=512, max_width=90))
+    assert sorted(row for batch in batches for row in batch.rows) == list(range(500))
+    for rows, height, width in batches:
+        assert len(rows) <= height and height * width <= 512
+        assert max(lengths[row] for row in rows) <= width <= 90
+    assert len({(height, width) for _, height, width in batches}) <= 20
+    assert max(lengths) == lengths[batches[0].rows[0]]
+
+
+def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():
+    batches = list(inference_batches([3, 100], batch_tokens=10))
+    assert [batch.rows for batch in batches] == [[1], [0]]
+    assert batches[0].width >= 100
+
+
+def test_lengths_are_rounded_up_to_few_values():
+    assert [round_up(n) for n in (1, 8, 9, 13, 17, 25, 33, 49, 97)] == [
+        *(8, 8, 12, 16, 24, 32, 48, 64, 128)
+    ]
+    assert round_up(33, most=40) == 40
+
+
+def test_rows_are_padded_at_the_right():
+    expected = [[4, 5, 0], [6, 0, 0], [0, 0, 0]]
+    np.testing.assert_array_equal(pad_rows([[4, 5], [6]], 3, 3), expected)

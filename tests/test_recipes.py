@@ -1,0 +1,50 @@
+"""Every recipe in training/ loads, and its model builds at a tiny size."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_seq2seq.config import load_config
+from keras_seq2seq.models import MODELS
+
+RECIPES = sorted((Path(__file__).parents[1] / "training").glob("*.toml"))
+
+# Smaller values of the arguments that set a model's size; the rest stays as written.
+TINY = {
+    "dim": 8,
+    "num_heads": 2,
+    "feedforward_dim": 8,
+    "units": 8,
+    "embedding_dim": 8,
+    "position_dim": 4,
+    "max_positions": 16,
+}
+
+
+def test_there_is_a_recipe_for_each_published_result():
+    assert len(RECIPES) >= 5
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_recipe_loads_and_its_model_runs(path):
+    config = load_config(path, [])
+    settings = config.model if isinstance(config.model, dict) else dict(config.model)
+    arguments = {
+        key: min(TINY[key], value) if key in TINY and value is not None else value
+        for key, value in settings.items()
+        if key != "name"
+    }
+    model = MODELS[settings["name"]](
+        source_vocabulary_size=11, target_vocabulary_size=11, **arguments
+    )
+    ids = np.array([[4, 5, 3, 0], [6, 7, 8, 3]], "int32")
+    logits = model({"source_ids": ids, "target_ids": ids})
+    assert tuple(logits.shape) == (2, 4, 11)
+    assert np.all(np.isfinite(np.asarray(logits)))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_recipe_head_says_command_and_result(path):
+    head = path.read_text(encoding="utf-8").split("\n[", 1)[0]
+    assert "keras-seq2seq train" in head
