@@ -167,7 +167,7 @@ class TrainingConfig(_Table):
         min_learning_rate: Where `plateau` stops.
         label_smoothing, smoothing, loss_reduction: See `TokenCrossEntropy`.
         precision: Keras dtype policy of the training.
-        jit_compile: Whether XLA compiles the update; `"auto"`: yes.
+        jit_compile: Whether XLA compiles the update; `"auto"`: where the model gains.
         early_stopping_patience: Validations without improvement before the end;
             default: never.
         monitor: Validation value that decides the best model: `loss`, `bleu`,

@@ -170,7 +170,7 @@ def _resolve_format(path: str | Path | None, format: str) -> str:
         )
     if path is None or format != "auto":
         return "text" if path is None else format
-    suffix = Path(str(path).removesuffix(".gz")).suffix.lower()
+    suffix = Path(str(path).lower().removesuffix(".gz")).suffix
     if suffix not in _SUFFIXES:
         raise ValueError(
             f"The format of {str(path)!r} does not show in its suffix (known: "

@@ -114,7 +114,7 @@ def read_lines(
             try:
                 text = line.decode(encoding)
             except UnicodeDecodeError as error:
-                message = _undecodable(name, number, offset, line, error)
+                message = _undecodable(name, number, offset, line, encoding, error)
                 raise ValueError(message) from None
             offset += len(line)
         else:
@@ -141,7 +141,7 @@ def raw_lines(
     """
     try:
         one_byte_line_ends = "\n".encode(encoding) == b"\n"
-    except LookupError:
+    except (LookupError, UnicodeError):
         raise ValueError(
             f"`encoding` must be an encoding that Python knows. Received: {encoding!r}."
         ) from None
@@ -187,14 +187,23 @@ def check_file(path: str | Path, argument: str) -> None:
 
 
 def _undecodable(
-    name: str, number: int, offset: int, line: bytes, error: UnicodeDecodeError
+    name: str,
+    number: int,
+    offset: int,
+    line: bytes,
+    encoding: str,
+    error: UnicodeDecodeError,
 ) -> str:
-    advice = 'Pass the file\'s real encoding, such as encoding="cp1252".'
+    other = "utf-8" if "1252" in encoding else "cp1252"
+    advice = (
+        f'Pass the file\'s real encoding, such as encoding="{other}", or convert the '
+        "file to UTF-8."
+    )
     if number == 1:
         for start, hint in _OTHER_FILES.items():
             advice = hint if line.startswith(start) else advice
     return (
-        f"{name}, line {number}: expected {error.encoding}, received the byte "
+        f"{name}, line {number}: expected {encoding}, received the byte "
         f"0x{line[error.start]:02x} at byte {error.start + 1} of the line (offset "
         f"{offset + error.start} in the file). {advice}"
     )

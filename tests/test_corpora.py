@@ -189,6 +189,11 @@ def test_columns_are_chosen_by_number_or_by_name(write):
         list(PairCorpus(path=path, columns=("en", "fr")))
 
 
+def test_a_format_shows_in_a_suffix_of_any_case(write):
+    path = write("a.gz", "a\tb\n")
+    assert list(PairCorpus(path=path.rename(path.with_name("A.TSV.GZ")))) == [("a", "b")]
+
+
 # JSON lines.
 
 

@@ -108,6 +108,12 @@ def test_bytes_of_another_encoding_are_an_error_with_their_place(write):
     assert list(read_lines(path, encoding="cp1252")) == ["ok", "café", "it’s"]
 
 
+def test_the_encoding_that_was_asked_for_is_named(write):
+    path = write("odd.txt", b"a\x81\n")  # cp1252 has no character for it
+    with pytest.raises(ValueError, match=r"expected cp1252.*encoding=\"utf-8\""):
+        list(read_lines(path, encoding="cp1252"))
+
+
 def test_bytes_that_are_no_text_are_refused(write):
     with pytest.raises(ValueError, match="0xff"):  # (B34)
         list(read_lines(write("a.txt", b"good\n\xff\xfe\n")))
@@ -131,9 +137,10 @@ def test_other_kinds_of_file_are_recognised(write, content, hint):
         list(read_lines(write("a.txt", content)))
 
 
-def test_an_unknown_encoding_is_an_error(write):
-    with pytest.raises(ValueError, match="Received: 'utf-9'"):
-        list(read_lines(write("a.txt", "a\n"), encoding="utf-9"))
+@pytest.mark.parametrize("encoding", ["utf-9", "hex", "undefined", ""])
+def test_an_unknown_encoding_is_an_error(write, encoding):
+    with pytest.raises(ValueError, match=f"Received: '{encoding}'"):
+        list(read_lines(write("a.txt", "a\n"), encoding=encoding))
 
 
 def test_a_missing_file_is_named(tmp_path):

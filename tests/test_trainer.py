@@ -12,6 +12,8 @@ from keras_seq2seq.callbacks import RunSaver, TextValidation, seed_variables
 from keras_seq2seq.config import DecodingConfig, EvaluationConfig, load_config
 from keras_seq2seq.corpora import Pair
 from keras_seq2seq.models import RecurrentSeq2Seq
+from keras_seq2seq.progress import Progress, duration
+from keras_seq2seq.runs import RunState
 from keras_seq2seq.tokenizers import TokenizerPair
 from keras_seq2seq.trainer import train
 from tests.helpers import TINY_PAIRS
@@ -28,12 +30,14 @@ name = "RecurrentSeq2Seq"
 units = 4
 embedding_dim = 4
 attention = "none"
+cell = "simple"
+bidirectional = false
 dropout = 0.3
 [training]
 epochs = 4
 batch_tokens = 64
 num_buckets = 2
-learning_rate = 0.3
+learning_rate = 2.0
 schedule = "plateau"
 plateau_patience = 1
 clip_norm = 1.0
@@ -380,10 +384,56 @@ def test_steps_per_epoch_counts_updates(recipe, tmp_path):
     assert [row["updates"] for row in rows_of(folder)] == [3, 6]
 
 
-def test_tensorboard_logs_are_written_on_request(recipe, tmp_path):
+def test_tensorboard_logs_go_into_the_run_folder(recipe, tmp_path, monkeypatch):
+    made = []
+
+    class Recorder(keras.callbacks.Callback):
+        def __init__(self, folder):
+            super().__init__()
+            made.append(folder)
+
+        def on_epoch_end(self, epoch, logs=None):
+            made.append(dict(logs))
+
+    monkeypatch.setattr(trainer.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(keras.callbacks, "TensorBoard", Recorder)
     overrides = ["training.tensorboard=true", "training.epochs=1"]
     folder = train(load_config(recipe, overrides), tmp_path / "run", progress=False)
-    assert list((folder / "logs").rglob("events.*"))
+    assert made[0] == folder / "logs"
+    assert made[1]["val_bleu"] == rows_of(folder)[0]["val_bleu"]
+
+
+def test_tensorboard_that_is_not_installed_is_said_at_once(
+    recipe, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trainer.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install tensor"):
+        train(load_config(recipe, ["training.tensorboard=true"]), tmp_path / "run")
+
+
+def test_progress_in_a_terminal_shows_a_bar_that_ends(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    progress = Progress(epochs=2, num_tokens=100, monitor="bleu", state=RunState())
+    progress.set_params({"steps": 5})
+    with progress:
+        for epoch in range(2):
+            progress.on_epoch_begin(epoch)
+            progress.shown = 0.0  # long ago
+            progress.on_train_batch_end(3, {"token_loss": 1.5, "perplexity": 4.48})
+            progress.on_epoch_end(epoch, {"loss": 1.25, "val_bleu": 30.0})
+        progress.bar.refresh()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "bleu 30.00" in captured.err
+    assert progress.bar.finished or not progress.bar.live.is_started
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (3725, "1:02:05"), (-3, "0:00")]
+)
+def test_durations_are_readable(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_dry_run_reports_and_writes_nothing(recipe, tmp_path):
@@ -416,6 +466,7 @@ def test_lengths_beyond_the_positions_of_the_model_are_refused(recipe, tmp_path)
     text = recipe.read_text(encoding="utf-8")
     start, end = text.index("[model]"), text.index("[training]")
     model = '[model]\nname = "TransformerSeq2Seq"\ndim = 4\nnum_heads = 2\n'
+    model += 'positions = "learned"\n'
     path = tmp_path / "recipe.toml"
     path.write_text(
         text[:start] + model + "max_positions = 100\n" + text[end:], encoding="utf-8"
@@ -426,7 +477,7 @@ def test_lengths_beyond_the_positions_of_the_model_are_refused(recipe, tmp_path)
 
 def test_noam_takes_the_width_of_the_model_in_the_recipe_or_by_default(recipe):
     overrides = ["training.schedule=noam", "training.warmup_steps=10"]
-    text = recipe.read_text(encoding="utf-8").replace("learning_rate = 0.3\n", "")
+    text = recipe.read_text(encoding="utf-8").replace("learning_rate = 2.0\n", "")
     path = recipe.with_name("noam.toml")
     path.write_text(text, encoding="utf-8")
     assert trainer._learning_rate(load_config(path, overrides)).dim == 4

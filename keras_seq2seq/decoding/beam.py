@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_seq2seq.buffers import write_at
 from keras_seq2seq.decoding.greedy import greedy_search
 from keras_seq2seq.decoding.scoring import length_penalty as penalty_of
 from keras_seq2seq.decoding.search import (
@@ -312,8 +313,7 @@ def _cannot_improve(finished_scores: Any, best_alive: Any, limit_penalty: Any) -
 
 def _write(buffer: Any, position: Any, values: Any) -> Any:
     """`buffer` `(B, L, N, …)` with `values` `(B, N, …)` at `position`."""
-    start = (0, position) + (0,) * (len(buffer.shape) - 2)
-    return ops.slice_update(buffer, start, ops.expand_dims(values, axis=1))
+    return write_at(buffer, position, ops.expand_dims(values, axis=1), axis=1)
 
 
 def _read_back(

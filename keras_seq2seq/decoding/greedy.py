@@ -5,6 +5,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_seq2seq.buffers import write_at
 from keras_seq2seq.decoding.search import (
     POSSIBLE_ABOVE,
     SearchResult,
@@ -119,15 +120,15 @@ def greedy_search(
             "finished": ops.logical_or(carry["finished"], ended),
             "lengths": carry["lengths"] + ops.cast(active, "int32"),
             "log_probs": carry["log_probs"] + ops.where(active, log_probs, 0.0),
-            "ids": ops.slice_update(
-                carry["ids"], (0, position), ops.expand_dims(token_ids, axis=1)
+            "ids": write_at(
+                carry["ids"], position, ops.expand_dims(token_ids, axis=1), axis=1
             ),
         }
         if return_attention:
             weights = check_attention(attention_weights)
             weights = ops.where(ops.expand_dims(active, axis=1), weights, 0.0)
-            new["attention"] = ops.slice_update(
-                carry["attention"], (0, position, 0), ops.expand_dims(weights, axis=1)
+            new["attention"] = write_at(
+                carry["attention"], position, ops.expand_dims(weights, axis=1), axis=1
             )
         return (new,)
 

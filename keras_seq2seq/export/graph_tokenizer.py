@@ -5,8 +5,8 @@ same ids and the same text.
 """
 
 import keras
-import keras_hub
 import tensorflow as tf
+import tensorflow_text
 
 from keras_seq2seq.tokenizers import END_ID, PAD_ID, UNK_ID, UNKNOWN_START, Tokenizer
 
@@ -39,12 +39,14 @@ class GraphTokenizer(keras.layers.Layer):
                 f"Received: {max_length}."
             )
         self.max_length = max_length
-        self.sentencepiece = keras_hub.tokenizers.SentencePieceTokenizer(
-            proto=tokenizer.model_bytes, dtype="int32"
+        # Two tokenizers under one name would share one model after loading.
+        self.sentencepiece = tensorflow_text.SentencepieceTokenizer(
+            tokenizer.model_bytes,
+            out_type=tf.int32,
+            name=f"sentencepiece_{tokenizer.fingerprint[:16]}",
         )
         self._vocabulary_size = tokenizer.vocabulary_size
         self.hidden_ids = tokenizer.hidden_ids
-        # keras_hub tokenises in the graph only where one is being built.
         self._encode_graph = tf.function(
             self._encode,
             autograph=False,

@@ -35,7 +35,6 @@ import tensorflow as tf
 from keras_seq2seq.decoding import beam_search
 from keras_seq2seq.export.graph_tokenizer import GraphTokenizer
 from keras_seq2seq.export.operations import Graph
-from keras_seq2seq.export.tracing import without_xla
 from keras_seq2seq.pipelines import Translator, load
 from keras_seq2seq.tokenizers import END_ID, PAD_ID, UNK_ID
 
@@ -278,21 +277,20 @@ def _write_graph(search: _GraphSearch, translator: Translator, folder: Path) -> 
     archive = keras.export.ExportArchive()
     for layer in (translator.model, search.source_tokenizer, search.target_tokenizer):
         archive.track(layer)
-    with without_xla():
-        archive.add_endpoint(
-            "serving_default",
-            search.translate,
-            input_signature=[tf.TensorSpec((None,), tf.string, name="source")],
-        )
-        archive.add_endpoint(
-            "decode_ids",
-            search.decode_ids,
-            input_signature=[
-                tf.TensorSpec((None, None), tf.int32, name="ids"),
-                tf.TensorSpec((None,), tf.int32, name="lengths"),
-            ],
-        )
-        archive.write_out(str(folder), verbose=False)
+    archive.add_endpoint(
+        "serving_default",
+        search.translate,
+        input_signature=[tf.TensorSpec((None,), tf.string, name="source")],
+    )
+    archive.add_endpoint(
+        "decode_ids",
+        search.decode_ids,
+        input_signature=[
+            tf.TensorSpec((None, None), tf.int32, name="ids"),
+            tf.TensorSpec((None,), tf.int32, name="lengths"),
+        ],
+    )
+    archive.write_out(str(folder), verbose=False)
 
 
 def _write_manifest(search: _GraphSearch, translator: Translator, folder: Path) -> None:

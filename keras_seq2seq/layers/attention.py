@@ -7,6 +7,8 @@ that can be computed once per source, and `score(query, keys)` the scores.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -92,7 +94,7 @@ class BilinearScore(keras.layers.Layer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.memory_projection = None
+        self.memory_projection: Any = None
 
     def build(self, query_shape, keys_shape):
         self.memory_projection = keras.layers.Dense(

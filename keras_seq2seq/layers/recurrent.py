@@ -29,7 +29,6 @@ def scan_time(step, inputs, states, *, mask=None, reverse=False):
     Returns:
         The outputs, `(B, T, Y)`, and the list of final states.
     """
-
     # keras.ops.scan cannot be differentiated under XLA on TensorFlow (its loop has
     # no bound), so the loop behind keras.layers.RNN is used directly.
     _, outputs, states = keras_backend.rnn(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_seq2seq.buffers import write_at
 from keras_seq2seq.layers.masks import masked_softmax
 
 _EPSILON = 1e-6
@@ -147,9 +148,8 @@ class SelfAttention(_Attention):
             `(R, 1, D)` and the new cache.
         """
         query, keys, values = self._project(x)
-        start = (0, 0, index, 0)
-        keys = ops.slice_update(cache["keys"], start, keys)
-        values = ops.slice_update(cache["values"], start, values)
+        keys = write_at(cache["keys"], index, keys, axis=2)
+        values = write_at(cache["values"], index, values, axis=2)
         output, _ = self._attend(query, keys, values, attention_mask, False)
         return output, {"keys": keys, "values": values}
 

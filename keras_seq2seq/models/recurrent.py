@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -97,7 +99,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         **kwargs,
     ):
         super().__init__(source_vocabulary_size, target_vocabulary_size, **kwargs)
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "cell": cell,
             "units": units,
             "embedding_dim": embedding_dim,
@@ -117,6 +119,9 @@ class RecurrentSeq2Seq(Seq2Seq):
         # The two places where something of the last step enters the next one.
         self.feeds_context = attention == "additive"
         self.feeds_attentional = attention in ("dot", "bilinear") and input_feeding
+        # TensorFlow's XLA runs a loop of small steps slower than its plain graph on
+        # the CPU; `compile(jit_compile="auto")` asks this attribute.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
         self._check()
         self._make_embeddings()
         self._make_encoder()
@@ -212,7 +217,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             self.decoder_cells.append(cell)
         first = self.decoder_cells[0]
         fed = self.memory_dim if self.feeds_context else units
-        self.feedback_projection = (
+        self.feedback_projection: Any = (
             self._dense(
                 first.num_gates * units, "feedback_projection", fed, use_bias=False
             )
@@ -234,8 +239,8 @@ class RecurrentSeq2Seq(Seq2Seq):
 
     def _make_readout(self):
         arguments, units = self._arguments, self.units
-        self.score = None
-        self.readout = None
+        self.score: Any = None
+        self.readout: Any = None
         if self.attention != "none":
             self.score = {
                 "dot": DotScore,
@@ -351,7 +356,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             projected = projected + self.feedback_projection(context)
         elif self.feeds_attentional:
             projected = projected + self.feedback_projection(state["attentional"])
-        new_cells = []
+        new_cells: list[list[Any]] = []
         for index, (cell, states) in enumerate(
             zip(self.decoder_cells, cells, strict=True)
         ):

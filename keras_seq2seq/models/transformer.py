@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -89,7 +91,7 @@ class TransformerSeq2Seq(Seq2Seq):
         **kwargs,
     ):
         super().__init__(source_vocabulary_size, target_vocabulary_size, **kwargs)
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "dim": dim,
             "num_heads": num_heads,
             "feedforward_dim": feedforward_dim,
@@ -108,8 +110,7 @@ class TransformerSeq2Seq(Seq2Seq):
         self.dim = dim
         self.max_positions = max_positions if positions == "learned" else None
         concat = combine_positions == "concat"
-        if concat and position_dim is None:
-            position_dim = dim // 4
+        position_dim = dim // 4 if position_dim is None else position_dim
         self.embedding_dim = dim - position_dim if concat else dim
         self._check(concat, position_dim)
         self._make_embeddings(positions, combine_positions, position_dim)

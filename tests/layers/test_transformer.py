@@ -70,7 +70,9 @@ def test_self_attention_equals_the_keras_layer_on_the_same_weights():
     reference.build((None, None, DIM), (None, None, DIM))
     kernels = np.split(ops.convert_to_numpy(layer.input_projection.kernel), 3, axis=1)
     biases = np.split(ops.convert_to_numpy(layer.input_projection.bias), 3)
-    for name, kernel, bias in zip(("query", "key", "value"), kernels, biases):
+    for name, kernel, bias in zip(
+        ("query", "key", "value"), kernels, biases, strict=True
+    ):
         dense = getattr(reference, f"_{name}_dense")
         dense.kernel.assign(kernel.reshape(DIM, 2, DIM // 2))
         dense.bias.assign(bias.reshape(2, DIM // 2))
