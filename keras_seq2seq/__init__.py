@@ -13,6 +13,7 @@ Axis 0 is always the batch, axis 1 the time.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -88,3 +89,10 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names, also those not imported yet."""
     return __all__
+
+
+# Keras finds the classes of a saved file by name, once they are defined. Where Keras
+# is there already, defining them costs little.
+if "keras" in sys.modules:
+    for _name in ("models", "losses", "metrics", "schedules"):
+        importlib.import_module(f"{__name__}.{_name}")

@@ -35,8 +35,7 @@ class DataFiles(_Table):
     """Files of one part of the data: two parallel texts, or one file of pairs.
 
     Attributes:
-        source: Text file, one source a line; needs `target`.
-        target: Text file, one target a line; needs `source`.
+        source, target: Parallel text files, one text a line.
         path: File of pairs: TSV or JSON lines.
         format: `"auto"` (by file name), `"text"`, `"tsv"` or `"jsonl"`.
         columns: Source and target column: numbers from 0, or names.
@@ -75,8 +74,7 @@ class DataConfig(_Table):
         valid: Files for validation after an epoch.
         test: Files for `evaluate`.
         cleaning: Arguments of `corpora.Cleaning`, applied to `train` only.
-        max_source_length: Longest source in tokens, END included.
-        max_target_length: Longest target in tokens, END included.
+        max_source_length, max_target_length: Most tokens of a side, END included.
         too_long: Whether longer pairs of `train` are left out or cut.
     """
 
@@ -162,14 +160,12 @@ class TrainingConfig(_Table):
         schedule: `constant`, `noam`, `inverse_square_root` or `plateau`.
         warmup_steps: Updates until the peak of `noam` and `inverse_square_root`.
         noam_factor: Multiplier of `noam`.
-        plateau_factor: What `plateau` multiplies the rate by.
-        plateau_patience: Validations without improvement before it does.
-        min_learning_rate: Where `plateau` stops.
+        plateau_factor, plateau_patience, min_learning_rate: What `plateau` multiplies
+            the rate by, after how many validations without improvement; its end.
         label_smoothing, smoothing, loss_reduction: See `TokenCrossEntropy`.
         precision: Keras dtype policy of the training.
         jit_compile: Whether XLA compiles the update; `"auto"`: where the model gains.
-        early_stopping_patience: Validations without improvement before the end;
-            default: never.
+        early_stopping_patience: Validations without improvement that end the run.
         monitor: Validation value that decides the best model: `loss`, `bleu`,
             `exact_match` or `wer`.
         validate_every: Epochs between validations.
@@ -236,8 +232,7 @@ class DecodingConfig(_Table):
         num_beams: Hypotheses kept per source; 1: greedy.
         length_penalty: Exponent of the GNMT length normalisation.
         max_length: Longest output in tokens, END included.
-        max_length_ratio: Limit per source token.
-        max_length_offset: Limit added to it.
+        max_length_ratio, max_length_offset: Limit per source token, and added to it.
         min_length: Shortest output in tokens.
         batch_tokens: Source positions of a batch.
     """
@@ -310,6 +305,15 @@ class RunConfig(_Table):
         given = ("source_vocabulary_size", "target_vocabulary_size")
         _check_arguments("[model]", MODELS[name], arguments, given=given)
         return value
+
+    @model_validator(mode="after")
+    def _shared_embeddings_need_shared_ids(self) -> Self:
+        if self.model.get("share_embeddings") and not self.tokenizer.shared:
+            raise _complete_error(
+                "share_embeddings in [model] needs shared = true in [tokenizer]: "
+                "separate tokenizers give the same id to different pieces."
+            )
+        return self
 
     @property
     def model_arguments(self) -> dict[str, Any]:
@@ -449,12 +453,8 @@ def _fields(tables: list[str]) -> list[str]:
     table: type[BaseModel] = RunConfig
     for name in tables:
         annotation = table.model_fields[name].annotation
-        choices = (annotation, *get_args(annotation))
-        table = next(
-            choice
-            for choice in choices
-            if inspect.isclass(choice) and issubclass(choice, BaseModel)
-        )
+        # `DataFiles | None` is the one union of tables.
+        table = next(iter([*get_args(annotation), annotation]))
     return list(table.model_fields)
 
 

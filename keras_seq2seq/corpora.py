@@ -7,7 +7,7 @@ files, `cleaning` decides what is dropped; here rows become pairs.
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -260,6 +260,9 @@ def _check_line_counts(source: str | Path, target: str | Path, encoding: str) ->
     ]
     if counts[0] == counts[1]:
         return
+    for file in (source, target):
+        # Another encoding, which has other line ends, is the better explanation.
+        deque(read_lines(file, encoding=encoding), maxlen=0)
     raise ValueError(
         f"`source` and `target` must have the same number of lines. Received: {source} "
         f"has {counts[0]:,}, {target} has {counts[1]:,}."

@@ -22,7 +22,7 @@ DEFAULT_METRICS = ("bleu", "chrf", "exact_match", "wer")
 # The tokenizers of sacreBLEU that need no download.
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab")
 _MECAB_PACKAGES = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
-# Languages that put no spaces between words; the others are tokenized by "13a".
+# Languages whose words are not what spaces separate; the others go by "13a".
 _LANGUAGE_TOKENIZERS = {
     "zh": "zh",
     "ja": "ja-mecab",
@@ -36,6 +36,7 @@ _SCRIPTS = {
     "HIRAGANA": "ja",
     "KATAKANA": "ja",
     "CJK": "zh",
+    "HANGUL": "ko",
     "THAI": "th",
     "LAO": "lo",
     "KHMER": "km",
@@ -107,7 +108,13 @@ def evaluate_texts(
         tokenizer, note = bleu_tokenizer(tokenize, language, alternatives)
         notes += [note] if note else []
         bleu = BLEU(lowercase=lowercase, tokenize=tokenizer, force=True)
-        result["bleu"] = float(bleu.corpus_score(texts, streams).score)
+        score = bleu.corpus_score(texts, streams)
+        result["bleu"] = float(score.score)
+        if not score.totals[-1]:
+            notes.append(
+                "No hypothesis has four tokens, so BLEU is 0 by sacreBLEU's rule: "
+                "look at the other numbers."
+            )
         result["bleu_signature"] = bleu.get_signature().format()
     if "chrf" in metrics:
         from sacrebleu.metrics import CHRF
@@ -352,6 +359,7 @@ def _check_texts(
                 f"`{name}` must be a list of texts, one for each sentence. Received "
                 f"one string: {value[:40]!r}. Put it in a list."
             )
+    hypotheses, references = list(hypotheses), list(references)
     if len(hypotheses) != len(references):
         raise ValueError(
             "`hypotheses` and `references` must have one entry for each sentence. "

@@ -1,6 +1,7 @@
 """Shows on stderr how far a training is, how well it goes and how fast."""
 
 import time
+from typing import Any
 
 import keras
 
@@ -34,7 +35,8 @@ class Progress(keras.callbacks.Callback):
         self.monitor = monitor
         self.state = state
         self.console = Console(stderr=True, highlight=False)
-        self.bar = self.task = None
+        self.bar: Any = None
+        self.task: Any = None
         self.started = self.shown = time.monotonic()
         self.first_epoch = state.epoch
 

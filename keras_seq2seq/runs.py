@@ -348,7 +348,7 @@ def _encode(
     """Writes the ids, or finds them written."""
     if config.data.valid is not None and not valid_pairs:
         raise ValueError("[data.valid] must have at least one pair. Received: none.")
-    limits = {
+    limits: dict[str, Any] = {
         "max_source_length": config.data.max_source_length,
         "max_target_length": config.data.max_target_length,
     }

@@ -254,7 +254,7 @@ def _datasets(
 ) -> tuple[PairDataset, PairDataset | None, int]:
     """Training and validation batches, and target tokens of an epoch."""
     training = config.training
-    sizes = {
+    sizes: dict[str, Any] = {
         "batch_tokens": training.batch_tokens,
         "max_batch_size": training.max_batch_size,
         "num_buckets": training.num_buckets,

@@ -175,6 +175,13 @@ def test_a_shared_tokenizer_has_no_sides(recipe):
     assert "source_vocabulary_size" in message
 
 
+def test_shared_embeddings_need_a_shared_tokenizer(recipe):
+    message = mistakes(recipe, "model.share_embeddings=true")
+    assert "needs shared = true in [tokenizer]" in message
+    overrides = ["model.share_embeddings=true", "tokenizer.shared=true"]
+    assert load_config(recipe, overrides).model["share_embeddings"] is True
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.toml.*\[training\]"):
         load_config(tmp_path / "none.toml")

@@ -94,6 +94,12 @@ def test_unequal_files_stop_before_any_pair(parallel, source, target, place):  #
         error.match(f"Look first at {place}")
 
 
+def test_unequal_counts_of_a_file_in_another_encoding_name_the_encoding(parallel):
+    corpus = parallel("ok\nok\n", "ok\nok\n".encode("utf-16"))
+    with pytest.raises(ValueError, match=r"train\.tgt, line 1: expected utf-8.*utf-16"):
+        next(iter(corpus))
+
+
 def test_a_pair_with_one_blank_side_goes_and_the_rest_stay_aligned(parallel):  # (B07)
     corpus = parallel("a\n\nc\n", "x\ny\nz\n")
     assert list(corpus) == [("a", "x"), ("c", "z")]
@@ -191,7 +197,9 @@ def test_columns_are_chosen_by_number_or_by_name(write):
 
 def test_a_format_shows_in_a_suffix_of_any_case(write):
     path = write("a.gz", "a\tb\n")
-    assert list(PairCorpus(path=path.rename(path.with_name("A.TSV.GZ")))) == [("a", "b")]
+    assert list(PairCorpus(path=path.rename(path.with_name("A.TSV.GZ")))) == [
+        ("a", "b")
+    ]
 
 
 # JSON lines.

@@ -113,15 +113,29 @@ def test_script_of_the_references_chooses_a_tokenizer_where_equal_text_scores_10
     assert f"tok:{tokenizer}|" in result["bleu_signature"]
 
 
-def test_missing_japanese_tokenizer_is_explained(monkeypatch):
+@pytest.mark.parametrize(
+    ("language", "text"), [("ja", "あした海へ行きます。"), ("ko", "내일 바다로.")]
+)
+def test_missing_tokenizer_of_a_language_is_explained(monkeypatch, language, text):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    text = "あした海へ行きます。"
     result = evaluate_texts([text], [text])
     assert result["bleu"] == pytest.approx(100.0)
     assert "tok:char" in result["bleu_signature"]
-    assert "pip install 'sacrebleu[ja]'" in result["notes"][0]
-    with pytest.raises(ValueError, match="ja-mecab.*not installed"):
-        bleu_tokenizer("ja-mecab", None, [[text]])
+    assert f"pip install 'sacrebleu[{language}]'" in result["notes"][0]
+    with pytest.raises(ValueError, match=f"{language}-mecab.*not installed"):
+        bleu_tokenizer(f"{language}-mecab", None, [[text]])
+
+
+def test_texts_too_short_for_bleu_are_noted():
+    result = evaluate_texts(["good day"], ["good day"])
+    assert (result["bleu"], result["exact_match"]) == (0.0, 100.0)
+    assert "four tokens" in result["notes"][0]
+    assert not evaluate_texts(["a b c d"], ["a b c d"])["notes"]
+
+
+def test_texts_may_come_from_an_iterator():
+    found = evaluate_texts(iter(HYPOTHESES), (text for text in REFERENCES))
+    assert found == evaluate_texts(HYPOTHESES, REFERENCES)
 
 
 def test_wrong_tokenizer_for_the_script_is_noted():
@@ -175,7 +189,7 @@ def test_same_answer_to_everything_is_noted():
     references = [f"answer number {i}" for i in range(10)]
     notes = evaluate_texts(["yes"] * 9 + ["no"], references)["notes"]
     assert any("9 of 10 hypotheses are the same text, 'yes'" in note for note in notes)
-    assert not evaluate_texts(["yes"] * 10, ["yes"] * 10)["notes"]
+    assert not evaluate_texts(["a b c d"] * 10, ["a b c d"] * 10)["notes"]
 
 
 class EchoTranslator:

@@ -174,6 +174,44 @@ def test_command_line_imports_nothing_heavy_at_top_level(path):
             assert imported.split(".")[1] in light, f"{path.name} imports {imported}"
 
 
+def opens_text_without_encoding(call: ast.Call) -> bool:
+    """Whether a call opens, reads or writes text in the locale's encoding."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else ""
+    name = function.id if isinstance(function, ast.Name) else name
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "encoding" in given or None in given:
+        return False
+    if name in {"read_text", "write_text", "TextIOWrapper"}:
+        return True
+    if name in {"run", "Popen", "check_output"}:
+        return bool({"text", "universal_newlines"} & given.keys())
+    if name not in {"open", "fdopen", "NamedTemporaryFile", "TemporaryFile"}:
+        return False
+    # `EncodedCorpus.open`, `gzip.open` and such open no text by default.
+    owner = function.value if isinstance(function, ast.Attribute) else None
+    if isinstance(owner, ast.Name) and owner.id in {"gzip", "EncodedCorpus"}:
+        return False
+    modes = [given["mode"]] if "mode" in given else call.args
+    texts = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
+    return not any(isinstance(text, str) and "b" in text for text in texts)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_text_is_never_opened_in_the_encoding_of_the_locale(path):  # (B123)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert not [call.lineno for call in calls if opens_text_without_encoding(call)]
+
+
+def test_the_search_for_locale_encodings_finds_some():
+    bad = ("open(p)", "p.open('w')", "p.read_text()", "run(c, text=True)")
+    good = ("open(p, 'rb')", "p.open(mode='wb')", "p.read_text(encoding='utf-8')")
+    for line in bad + good:
+        (statement,) = ast.parse(line).body
+        assert opens_text_without_encoding(statement.value) == (line in bad), line
+
+
 def test_every_module_has_a_place_in_the_layers():
     assert {own_name(path) for path in MODULES} - FRONT <= set(ALLOWED)
 
@@ -220,15 +258,6 @@ import keras
 print(keras.backend.backend(), sorted({TENSORFLOW!r} & set(sys.modules)))
 """
     assert run_python(code, KERAS_BACKEND="jax") == "jax []\n"
-
-
-def test_models_decoding_and_trainer_import_no_installed_tensorflow_on_jax():
-    code = """
-import sys
-import keras_seq2seq.models, keras_seq2seq.decoding, keras_seq2seq.trainer
-print("tensorflow" in sys.modules)
-"""
-    assert run_python(code, KERAS_BACKEND="jax") == "False\n"
 
 
 def test_importing_the_package_and_its_command_line_loads_nothing_heavy():

@@ -1,7 +1,8 @@
 """Runs the signatures of a SavedModel as TF Serving does: a program of its own.
 
 TF Serving's C++ loader is the Session loader. Python's `tf.saved_model.load` finds
-weights in another way, and loads files that a server cannot, so it proves nothing.
+weights and resources in another way: it loads files that a server cannot, and others
+wrongly that a server loads well. So both answer every request.
 
     python -P session_process.py FOLDER REQUESTS.json REPLIES.json
 
@@ -44,30 +45,55 @@ def unpack(packed: dict):
     return values.reshape(packed["shape"])
 
 
-def _run(session, signature, inputs: dict) -> dict:
-    """One request: the reply, or the text of the error."""
-    feeds = {
-        signature.inputs[name].name: unpack(value) for name, value in inputs.items()
-    }
-    fetches = {name: tensor.name for name, tensor in signature.outputs.items()}
+def _reply(run) -> dict:
+    """The reply that `run` computes, or the text of the error."""
     try:
-        outputs = session.run(fetches, feeds)
+        outputs = run()
     except (tf.errors.OpError, ValueError, TypeError) as error:
         return {"error": str(error).splitlines()[0]}
     return {"outputs": {name: pack(value) for name, value in outputs.items()}}
 
 
-def main(folder: str, requests: str, replies: str) -> None:
-    """Answers every request of one file in another."""
+def answer_in_session(folder: str, requests: list[dict]) -> list[dict]:
+    """Answers requests through the Session loader."""
     graph = tf.Graph()
     with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
         meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], folder)
-        answers = [
-            _run(session, meta_graph.signature_def[request["signature"]], request["in"])
-            for request in json.loads(Path(requests).read_text(encoding="utf-8"))
-        ]
+
+        def run(request: dict) -> dict:
+            signature = meta_graph.signature_def[request["signature"]]
+            feeds = {
+                signature.inputs[name].name: unpack(value)
+                for name, value in request["in"].items()
+            }
+            fetches = {name: out.name for name, out in signature.outputs.items()}
+            return session.run(fetches, feeds)
+
+        return [_reply(lambda request=request: run(request)) for request in requests]
+
+
+def answer_eagerly(folder: str, requests: list[dict]) -> list[dict]:
+    """Answers requests through Python's loader."""
+    loaded = tf.saved_model.load(folder)
+
+    def run(request: dict) -> dict:
+        inputs = {
+            name: tf.constant(unpack(value)) for name, value in request["in"].items()
+        }
+        outputs = loaded.signatures[request["signature"]](**inputs)
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    return [_reply(lambda request=request: run(request)) for request in requests]
+
+
+def main(folder: str, requests: str, replies: str) -> None:
+    """Answers every request of one file in another."""
+    asked = json.loads(Path(requests).read_text(encoding="utf-8"))
     report = {
-        "answers": answers,
+        "answers": {
+            "session": answer_in_session(folder, asked),
+            "eager": answer_eagerly(folder, asked),
+        },
         "package_imported": "keras_seq2seq" in sys.modules,
     }
     Path(replies).write_text(json.dumps(report), encoding="utf-8")

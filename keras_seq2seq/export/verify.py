@@ -2,7 +2,8 @@
 
 The graph is read as data first and runs only if all its operations are allowed. It
 then runs from a copy in another folder, in a fresh process that does not import this
-package, through the loader that TF Serving uses (`session_process`).
+package, through the loader that TF Serving uses and through Python's own
+(`session_process`).
 """
 
 import json
@@ -18,17 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_seq2seq.corpora import clean_line
 from keras_seq2seq.export import session_process
-from keras_seq2seq.export.operations import (
-    CORE_OPERATIONS,
-    SAVER_OPERATIONS,
-    TEXT_OPERATIONS,
-    Graph,
-)
-from keras_seq2seq.export.saved_model import MANIFEST, file_sums
+from keras_seq2seq.export.operations import Graph
+from keras_seq2seq.export.saved_model import MANIFEST
+from keras_seq2seq.export.static_checks import Check, static_checks
 from keras_seq2seq.pipelines import Translator, load
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
@@ -47,26 +43,6 @@ ODD_SOURCES = (b"\xff\xfe\x80", b"\xf0\x9f\x98", b"\x00\x01\r\n", b"", b"word " 
 # Between two programs that compute the same in another order.
 TOLERANCE = 1e-4
 TIMEOUT_SECONDS = 900
-
-SIGNATURES = {
-    "serving_default": ({"source"}, {"text", "score"}),
-    "decode_ids": ({"ids", "lengths"}, {"output_ids", "output_lengths", "score"}),
-}
-
-
-@dataclass(frozen=True)
-class Check:
-    """One property that was looked at.
-
-    Args:
-        name: The property.
-        ok: Whether it holds.
-        detail: What was found.
-    """
-
-    name: str
-    ok: bool
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -127,14 +103,7 @@ def verify(
     """
     folder = _version_folder(Path(path))
     graph = Graph(folder)
-    checks = [
-        _check_files(folder),
-        _check_signatures(graph),
-        _check_names(graph),
-        _check_types(graph),
-        _check_operations(graph),
-        _check_xla(graph),
-    ]
+    checks = static_checks(folder, graph)
     # A SavedModel is a program: one that fails here is not run.
     if not all(check.ok for check in checks):
         checks.append(Check("runs", False, "not run, since a check above failed"))
@@ -143,10 +112,11 @@ def verify(
     texts = list(SENTENCES if sentences is None else sentences)
     requests = _Requests(TokenizerPair.load(folder / "tokenizer"), texts)
     try:
-        answers, imported = _run_in_fresh_process(folder, requests.packed)
+        loaders, imported = _run_in_fresh_process(folder, requests.packed)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         checks.append(Check("runs", False, str(error)))
         return VerifyReport(folder, tuple(checks))
+    answers = loaders["session"]
     checks += [
         _check_runs(answers, imported),
         _check(
@@ -158,6 +128,7 @@ def verify(
     ]
     if all(check.ok for check in checks):
         checks += [
+            _check_loaders(requests, loaders),
             _check(
                 "blank sources",
                 "blank sources get blank texts",
@@ -282,8 +253,11 @@ class _Requests:
 
 def _run_in_fresh_process(
     folder: Path, requests: list[dict]
-) -> tuple[list[dict], bool]:
-    """Answers requests from a copy of the folder; the errors stand in the answers."""
+) -> tuple[dict[str, list[dict]], bool]:
+    """Answers requests from a copy of the folder; the errors stand in the answers.
+
+    Returns the answers by loader, and whether the process imported this package.
+    """
     with tempfile.TemporaryDirectory(prefix="verify-") as place:
         moved = Path(place) / "renamed" / "7"
         shutil.copytree(folder, moved)
@@ -309,12 +283,15 @@ def _run_in_fresh_process(
             lines = done.stderr.strip().splitlines() or ["no message"]
             raise RuntimeError(f"the process that loads it failed: {lines[-1]}")
         report = json.loads(replied.read_text(encoding="utf-8"))
-    answers = [
-        {name: session_process.unpack(v) for name, v in answer["outputs"].items()}
-        if "outputs" in answer
-        else answer
-        for answer in report["answers"]
-    ]
+    answers = {
+        loader: [
+            {name: session_process.unpack(v) for name, v in answer["outputs"].items()}
+            if "outputs" in answer
+            else answer
+            for answer in found
+        ]
+        for loader, found in report["answers"].items()
+    }
     return answers, report["package_imported"]
 
 
@@ -326,111 +303,26 @@ def _check(
     return Check(name, not wrong, "; ".join(wrong[:3]) or good)
 
 
-def _check_files(folder: Path) -> Check:
-    """Sums as in the manifest: integrity, not trust."""
-    if not (folder / MANIFEST).is_file():
-        return Check("files", False, f"no {MANIFEST}; export the run again")
-    expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-    # What deployment adds later: warm-up requests.
-    found = {
-        name: digest
-        for name, digest in file_sums(folder).items()
-        if not name.startswith("assets.extra/")
-    }
-    wrong = sorted(
-        name for name in expected | found if expected.get(name) != found.get(name)
-    )
-    if wrong:
-        return Check("files", False, f"not as in {MANIFEST}: {', '.join(wrong[:3])}")
-    return Check("files", True, f"{len(found)} files as in {MANIFEST}")
-
-
-def _check_signatures(graph: Graph) -> Check:
-    found = {
-        name: (set(signature.inputs), set(signature.outputs))
-        for name, signature in graph.signatures.items()
-    }
-    wrong = sorted(name for name in SIGNATURES if found.get(name) != SIGNATURES[name])
-    if wrong:
-        return Check(
-            "signatures",
-            False,
-            f"missing or with other inputs and outputs: {', '.join(wrong)}",
-        )
-    return Check("signatures", True, ", ".join(sorted(found)))
-
-
-def _check_names(graph: Graph) -> Check:
-    wrong = []
-    for name, signature in graph.signatures.items():
-        both = set(signature.inputs) & set(signature.outputs)
-        wrong += [f"{name}: {key} is input and output" for key in sorted(both)]
-        keys = [*signature.inputs, *signature.outputs]
-        wrong += [
-            f"{name}: {key!r} is no plain name"
-            for key in keys
-            if not re.fullmatch(r"[a-z][a-z0-9_]*", key)
-        ]
-    good = "inputs and outputs have different, plain names"
-    return Check("names", not wrong, "; ".join(wrong[:3]) or good)
-
-
-def _check_types(graph: Graph) -> Check:
-    """Batch first everywhere, fixed output widths, types that JSON carries."""
-    allowed = {tf.string.as_datatype_enum, tf.int32.as_datatype_enum}
-    allowed.add(tf.float32.as_datatype_enum)
-    wrong = []
-    for name, signature in graph.signatures.items():
-        for side in ("inputs", "outputs"):
-            for key, tensor in getattr(signature, side).items():
-                shape = [dim.size for dim in tensor.tensor_shape.dim]
-                if tensor.dtype not in allowed:
-                    dtype = tf.as_dtype(tensor.dtype).name
-                    wrong.append(f"{name}: {key} is {dtype}")
-                if tensor.tensor_shape.unknown_rank or not shape or shape[0] != -1:
-                    wrong.append(f"{name}: {key} has no batch axis first")
-                elif side == "outputs" and -1 in shape[1:]:
-                    wrong.append(f"{name}: {key} has no fixed width: {shape}")
-    good = "string, int32, float32; batch first; fixed output widths"
-    return Check("types and shapes", not wrong, "; ".join(wrong[:3]) or good)
-
-
-def _check_operations(graph: Graph) -> Check:
-    """Allowed operations only; `decode_ids` without those of TensorFlow Text."""
-    operations = graph.operations()
-    wrong = [
-        f"{operation} is not allowed"
-        for operation in sorted(
-            operations - CORE_OPERATIONS - TEXT_OPERATIONS - SAVER_OPERATIONS
-        )
-    ]
-    for name in graph.signatures:
-        allowed = CORE_OPERATIONS | (TEXT_OPERATIONS if name != "decode_ids" else set())
-        wrong += [
-            f"{operation} is not allowed in {name}"
-            for operation in sorted(graph.signature_operations(name) - allowed)
-        ]
-    good = f"{len(operations)} kinds, all allowed; no cuDNN, no Python, no files"
-    return Check("operations", not wrong, "; ".join(wrong[:5]) or good)
-
-
-def _check_xla(graph: Graph) -> Check:
-    marked = graph.xla_compiled()
-    return Check(
-        "no XLA",
-        not marked,
-        f"must be compiled: {', '.join(marked[:3])}"
-        if marked
-        else "nothing demands compilation, which the stock server refuses",
-    )
-
-
 def _check_runs(answers: list[dict], imported: bool) -> Check:
     errors = [answer["error"] for answer in answers if "error" in answer]
     if imported:
         errors.append("the fresh process imported keras_seq2seq")
     good = f"{len(answers)} requests answered in a fresh process, from a moved copy"
     return Check("runs", not errors, "; ".join(errors[:2]) or good)
+
+
+def _check_loaders(requests: _Requests, loaders: dict[str, list[dict]]) -> Check:
+    """The same answers through Python's loader, which finds resources otherwise."""
+    wrong = [
+        f"request {number} to {request['signature']} is answered otherwise"
+        for number, (request, one, other) in enumerate(
+            zip(requests.packed, loaders["session"], loaders["eager"], strict=True)
+        )
+        if one.keys() != other.keys()
+        or not all(_same(one[name], other[name]) for name in one)
+    ]
+    good = "tf.saved_model.load answers as the server's loader"
+    return Check("Python loader", not wrong, "; ".join(wrong[:3]) or good)
 
 
 def _check_python(

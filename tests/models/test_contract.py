@@ -131,9 +131,20 @@ def decode_by_steps(model, source, target, copies=1):
     return np.stack(logits, 1), np.stack(attention, 1)
 
 
-def test_call_equals_repeated_step(model):
-    whole = logits_of(model, SOURCE, TARGET)
-    stepwise, _ = decode_by_steps(model, SOURCE, TARGET)
+@pytest.fixture(scope="module")
+def whole(model):
+    """The logits of `SOURCE` and `TARGET`, computed once for each model."""
+    return logits_of(model, SOURCE, TARGET)
+
+
+@pytest.fixture(scope="module")
+def by_steps(model):
+    """The logits and the attention of the same, step by step."""
+    return decode_by_steps(model, SOURCE, TARGET)
+
+
+def test_call_equals_repeated_step(whole, by_steps):
+    stepwise, _ = by_steps
     assert whole.shape == (3, 4, VOCABULARY)
     assert whole.std() > 0.05
     np.testing.assert_allclose(stepwise, whole, atol=1e-5, rtol=1e-5)
@@ -164,39 +175,37 @@ def test_select_state_carries_each_hypothesis_with_its_past(model):
     )
 
 
-def test_padding_and_batch_mates_change_nothing(model):
-    together = logits_of(model, SOURCE, TARGET)
+def test_padding_and_batch_mates_change_nothing(model, whole):
     for row, length in enumerate((6, 3, 2)):
         alone = logits_of(model, SOURCE[row : row + 1, :length], TARGET[row : row + 1])
-        np.testing.assert_allclose(together[row], alone[0], atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(whole[row], alone[0], atol=1e-5, rtol=1e-5)
 
 
-def test_target_padding_changes_nothing_before_it(model):
-    short = logits_of(model, SOURCE, TARGET)
+def test_target_padding_changes_nothing_before_it(model, whole):
     padded = np.pad(TARGET, ((0, 0), (0, 3)))
     np.testing.assert_allclose(
-        logits_of(model, SOURCE, padded)[:, :4], short, atol=1e-5, rtol=1e-5
+        logits_of(model, SOURCE, padded)[:, :4], whole, atol=1e-5, rtol=1e-5
     )
 
 
-def test_future_target_tokens_change_nothing_earlier(model):
+def test_future_target_tokens_change_nothing_earlier(model, whole):
     changed = TARGET.copy()
     changed[:, 2:] = 10
-    before, after = logits_of(model, SOURCE, TARGET), logits_of(model, SOURCE, changed)
-    np.testing.assert_allclose(before[:, :2], after[:, :2], atol=1e-6)
-    assert np.abs(before[:, 2:] - after[:, 2:]).max() > 1e-3
+    after = logits_of(model, SOURCE, changed)
+    np.testing.assert_allclose(whole[:, :2], after[:, :2], atol=1e-6)
+    assert np.abs(whole[:, 2:] - after[:, 2:]).max() > 1e-3
 
 
-def test_source_reaches_the_logits(model):
+def test_source_reaches_the_logits(model, whole):
     other = SOURCE.copy()
     other[0, 0] = 10
-    difference = logits_of(model, SOURCE, TARGET) - logits_of(model, other, TARGET)
+    difference = whole - logits_of(model, other, TARGET)
     assert np.abs(difference[0]).max() > 1e-4
     assert np.abs(difference[1:]).max() == 0
 
 
-def test_attention_is_a_distribution_over_the_real_source(model):
-    _, attention = decode_by_steps(model, SOURCE, TARGET)
+def test_attention_is_a_distribution_over_the_real_source(model, by_steps):
+    _, attention = by_steps
     real = SOURCE != 0
     assert (attention[~np.broadcast_to(real[:, None], attention.shape)] == 0).all()
     total = 0.0 if getattr(model, "attention", "") == "none" else 1.0
@@ -212,14 +221,14 @@ def test_an_empty_source_gives_finite_logits_and_gradients(model):
     np.testing.assert_allclose(logits[:1], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_saved_model_gives_the_same_logits_after_loading(model, tmp_path):
+def test_saved_model_gives_the_same_logits_after_loading(model, whole, tmp_path):
     path = tmp_path / "model.keras"
     model.save(path)
     loaded = keras.models.load_model(path, safe_mode=True)
     assert type(loaded) is type(model)
-    np.testing.assert_array_equal(
-        logits_of(loaded, SOURCE, TARGET), logits_of(model, SOURCE, TARGET)
-    )
+    for weight, own in zip(loaded.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(weight, own)
+    np.testing.assert_array_equal(logits_of(loaded, SOURCE, TARGET), whole)
 
 
 def test_config_round_trip_makes_the_same_architecture(model):
@@ -243,7 +252,7 @@ def test_one_fit_step_trains_every_weight_and_stays_finite(case):
         loss=keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="mean_with_sample_weight"
         ),
-        jit_compile=False,
+        run_eagerly=True,  # compiling takes longer than the step
     )
     source = SOURCE.copy()
     source[2] = 0  # one row without any source
