@@ -433,7 +433,7 @@ class Counting(keras.Model):
 def test_fit_runs_every_batch_of_every_epoch_with_one_trace(varied):
     # B61, B62: 3 full epochs, lengths that no epoch's first batches rule out.
     model = Counting()
-    model.compile("sgd")
+    model.compile("sgd", jit_compile=False)
     dataset = PairDataset(varied, batch_tokens=100, num_buckets=5)
     model.fit(dataset, epochs=3, verbose=0, shuffle=False)
     assert dataset.epoch == 4  # Keras ends one epoch before its first
@@ -444,7 +444,7 @@ def test_fit_runs_every_batch_of_every_epoch_with_one_trace(varied):
 
 def test_fit_runs_with_pieces_of_passes(varied):
     model = Counting()
-    model.compile("sgd")
+    model.compile("sgd", jit_compile=False)
     dataset = PairDataset(varied, batch_tokens=100, num_buckets=5, steps_per_epoch=3)
     history = model.fit(dataset, epochs=12, verbose=0, shuffle=False)
     assert len(history.history["loss"]) == 12
@@ -486,6 +486,6 @@ def test_seven_pairs_in_batches_of_four_make_two_steps_an_epoch(tmp_path):
     dataset = PairDataset(corpus, max_batch_size=4)
     assert len(dataset) == 2
     model = Counting()
-    model.compile("sgd")
+    model.compile("sgd", jit_compile=False)
     model.fit(dataset, epochs=3, verbose=0, shuffle=False)
     assert float(model.total) == 3 * 14

@@ -182,7 +182,9 @@ def opens_text_without_encoding(call: ast.Call) -> bool:
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if "encoding" in given or None in given:
         return False
-    if name in {"read_text", "write_text", "TextIOWrapper"}:
+    if name in {"read_text", "write_text"}:  # of a path, not `runs.write_text`
+        return isinstance(function, ast.Attribute)
+    if name == "TextIOWrapper":
         return True
     if name in {"run", "Popen", "check_output"}:
         return bool({"text", "universal_newlines"} & given.keys())
@@ -258,6 +260,15 @@ import keras
 print(keras.backend.backend(), sorted({TENSORFLOW!r} & set(sys.modules)))
 """
     assert run_python(code, KERAS_BACKEND="jax") == "jax []\n"
+
+
+def test_models_decoding_and_trainer_import_no_installed_tensorflow_on_jax():
+    code = """
+import sys
+import keras_seq2seq.models, keras_seq2seq.decoding, keras_seq2seq.trainer
+print("tensorflow" in sys.modules)
+"""
+    assert run_python(code, KERAS_BACKEND="jax") == "False\n"
 
 
 def test_importing_the_package_and_its_command_line_loads_nothing_heavy():
