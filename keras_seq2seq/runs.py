@@ -7,11 +7,18 @@ folder that can be opened again.
 import dataclasses
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_seq2seq.config import DataFiles, RunConfig, config_to_toml, load_config
+from keras_seq2seq.config import (
+    DataFiles,
+    RunConfig,
+    TokenizerConfig,
+    config_to_toml,
+    load_config,
+)
 from keras_seq2seq.corpora import Cleaning, Pair, PairCorpus
 from keras_seq2seq.datasets import EncodedCorpus, encode_corpus
 from keras_seq2seq.tokenizers import TokenizerPair
@@ -277,9 +284,7 @@ def encode_data(config: RunConfig, folder: Path, say: Callable[[str], None]) -> 
     if config.data.test is not None:
         _corpus(config.data.test)  # a missing file is found now, not after training
     valid_pairs = [] if valid is None else list(valid)
-    tokenizers = TokenizerPair.train(
-        corpus, **config.tokenizer.model_dump(), seed=config.training.seed
-    )
+    tokenizers = _train_tokenizers(config, corpus)
     tokenizers.save(folder / "tokenizer")
     reports = {"train": corpus.report}
     if valid is not None:
@@ -332,6 +337,45 @@ def open_data(config: RunConfig, folder: Path, state: RunState) -> RunData:
 
 def _corpus(files: DataFiles, cleaning: Cleaning | None = None) -> PairCorpus:
     return PairCorpus(**files.model_dump(exclude_none=True), cleaning=cleaning)
+
+
+def _train_tokenizers(config: RunConfig, corpus: PairCorpus) -> TokenizerPair:
+    """Trains the tokenizers; a size that the recipe names must be reached.
+
+    The default size becomes the largest that the text allows, with a warning.
+    """
+    if next(iter(corpus), None) is None:
+        files = config.data.train
+        raise ValueError(
+            "[data.train] must have at least one pair to learn from. Received: none in "
+            f"{files.path or f'{files.source} and {files.target}'} "
+            f"({'; '.join(corpus.report.lines())})."
+        )
+    settings = config.tokenizer
+    named = {
+        side: key
+        for side in ("source", "target")
+        for key in ("vocabulary_size", f"{side}_vocabulary_size")
+        if key in settings.model_fields_set and getattr(settings, key) is not None
+    }
+    with warnings.catch_warnings():
+        if named:
+            warnings.filterwarnings("ignore", "The texts allow")
+        tokenizers = TokenizerPair.train(
+            corpus, **settings.model_dump(), seed=config.training.seed
+        )
+    for side, key in named.items():
+        asked, found = getattr(settings, key), getattr(tokenizers, side).vocabulary_size
+        kind = getattr(settings, f"{side}_model_type") or settings.model_type
+        # For characters and words the size is a limit.
+        if kind in ("unigram", "bpe") and found < asked:
+            raise ValueError(
+                f"`{key}` in [tokenizer] is more than the {side} text of [data.train] "
+                f"allows. Received: {asked:,}; the largest possible is {found:,}. Set "
+                "it, or leave the key out to take the largest possible up to "
+                f"{TokenizerConfig().vocabulary_size:,}."
+            )
+    return tokenizers
 
 
 def _train_corpus(config: RunConfig) -> PairCorpus:

@@ -141,15 +141,36 @@ def test_an_encoding_given_in_the_recipe_is_used(folder):
 def test_an_empty_corpus_is_refused(folder, lines):
     for side in ("source", "target"):
         (folder / f"train.{side}").write_text(lines, encoding="utf-8", newline="")
-    assert "must have at least one" in train_in_vain(folder)
+    message = train_in_vain(folder)
+    assert "[data.train] must have at least one pair" in message
+    for part in ("train.source", "train.target", "read, 0 kept"):
+        assert part in message
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+@pytest.mark.parametrize("key", ["vocabulary_size", "target_vocabulary_size"])
+def test_a_named_vocabulary_size_that_the_corpus_cannot_fill_is_refused(
+    folder, model_type, key
+):
+    message = train_in_vain(
+        folder,
+        *("--set", f"tokenizer.model_type={model_type}"),
+        *("--set", "tokenizer.vocabulary_size=25"),
+        *("--set", f"tokenizer.{key}=8000"),
+    )
+    assert f"`{key}` in [tokenizer]" in message
+    assert "8,000; the largest possible is " in message
 
 
 @pytest.mark.filterwarnings("default:The texts allow:UserWarning")
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_a_vocabulary_larger_than_the_corpus_allows_becomes_the_largest(
+def test_the_default_vocabulary_size_becomes_the_largest_possible(
     folder, model_type
 ):  # (B22)
     write_recipe(folder, model_type=model_type, vocabulary_size=8000)
+    recipe = folder / "recipe.toml"
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("vocabulary_size = 8000\n", ""), encoding="utf-8")
     before = contents(folder)
     recipe = folder / "recipe.toml"
     result = cli("train", recipe, "--output", folder / "run", "--dry-run")
