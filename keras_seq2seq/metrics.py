@@ -18,12 +18,9 @@ class _TokenMean(keras.metrics.Metric):
         self.total = self.add_variable((), initializer="zeros", name="total")
         self.count = self.add_variable((), initializer="zeros", name="count")
 
-    def token_values(self, label_ids: Any, logits: Any) -> Any:
-        """Value of each position, `(B, T)`."""
-        raise NotImplementedError
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        values = ops.cast(self.token_values(y_true, y_pred), self.dtype)
+    def _add(self, values: Any, sample_weight: Any) -> None:
+        """Adds the values of all positions, `(B, T)`."""
+        values = ops.cast(values, self.dtype)
         if sample_weight is None:
             sample_weight = ops.ones_like(values)
         weights = ops.cast(sample_weight, self.dtype)
@@ -48,9 +45,8 @@ class TokenLoss(_TokenMean):
     def __init__(self, name: str = "token_loss", dtype: str | None = "float32"):
         super().__init__(name=name, dtype=dtype)
 
-    def token_values(self, label_ids: Any, logits: Any) -> Any:
-        """Negative log-likelihood of each position, `(B, T)`."""
-        return -token_log_probs(label_ids, logits)[0]
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self._add(-token_log_probs(y_true, y_pred)[0], sample_weight)
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -84,6 +80,6 @@ class TokenAccuracy(_TokenMean):
     def __init__(self, name: str = "token_accuracy", dtype: str | None = "float32"):
         super().__init__(name=name, dtype=dtype)
 
-    def token_values(self, label_ids: Any, logits: Any) -> Any:
-        """1 where the largest logit is the label's, `(B, T)`."""
-        return ops.equal(ops.argmax(logits, axis=-1), ops.cast(label_ids, "int32"))
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        predicted = ops.argmax(y_pred, axis=-1)
+        self._add(ops.equal(predicted, ops.cast(y_true, "int32")), sample_weight)

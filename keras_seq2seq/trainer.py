@@ -31,7 +31,7 @@ from keras_seq2seq.callbacks import (
     save_model,
     seed_variables,
 )
-from keras_seq2seq.config import RunConfig, config_to_toml
+from keras_seq2seq.config import RunConfig, config_to_toml, load_config
 from keras_seq2seq.datasets import PairDataset
 from keras_seq2seq.losses import TokenCrossEntropy
 from keras_seq2seq.metrics import Perplexity, TokenAccuracy, TokenLoss
@@ -99,7 +99,11 @@ def train(
             with tempfile.TemporaryDirectory() as temporary:
                 return _describe(config, Path(temporary))
         say = _say if progress else _say_nothing
-        if not claim_run(folder, config, overwrite=overwrite):
+        if claim_run(folder, config, overwrite=overwrite):
+            # What may change for a run, its decoding say, counts from now on.
+            if load_config(folder / "run.toml") != config:
+                write_text(folder / "run.toml", config_to_toml(config))
+        else:
             prepare_run(config, folder, say, lambda tokens: _model(config, tokens))
         state = read_state(folder)
         if state.has_ended(config) and state.completed == state.epoch:
@@ -233,6 +237,8 @@ def _resumed_model(
         optimizer = model.optimizer
         for variable, value in zip(seed_variables(model), state.seeds, strict=True):
             variable.assign(np.asarray(value, dtype=variable.dtype))
+    # A recurrent model says no on TensorFlow, for CPUs; the recipe has the last word.
+    model.supports_jit = model.supports_jit or training.jit_compile is True
     model.compile(
         optimizer=optimizer,
         loss=TokenCrossEntropy(
@@ -316,7 +322,6 @@ def _fit(
     progress: bool,
 ) -> None:
     training = config.training
-    write_text(folder / "run.toml", config_to_toml(config))
     best_of_epochs = folder / "checkpoints" / "best.keras"
     if best_of_epochs.is_file() and not state.has_ended(config):
         best_of_epochs.replace(folder / "model.keras")

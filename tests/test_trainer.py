@@ -239,10 +239,13 @@ def test_another_run_in_the_folder_is_refused(recipe, run, override, line):
     assert files_of(run) == before
 
 
-def test_settings_of_use_may_change(recipe, run, capsys):
+def test_settings_of_use_may_change_and_are_kept(recipe, run, capsys):
     overrides = ["decoding.num_beams=2", "evaluation.lowercase=true"]
     train(load_config(recipe, overrides), run)
     assert "nothing to do" in capsys.readouterr().err
+    kept = load_config(run / "run.toml")
+    assert kept.decoding.num_beams == 2
+    assert kept.evaluation.lowercase
 
 
 def test_overwriting_replaces_the_run_and_spares_other_files(recipe, run):

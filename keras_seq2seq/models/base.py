@@ -52,6 +52,15 @@ class Seq2Seq(keras.Model):
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
 
+    def _check_one_vocabulary(self):
+        sizes = (self.source_vocabulary_size, self.target_vocabulary_size)
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                "`share_embeddings` needs one vocabulary for both sides. Received: "
+                f"source_vocabulary_size={sizes[0]}, "
+                f"target_vocabulary_size={sizes[1]}."
+            )
+
     def build(self, input_shape=None):
         """Does nothing: the constructor knows every size and makes the weights."""
         self.built = True

@@ -119,20 +119,15 @@ class RecurrentSeq2Seq(Seq2Seq):
         # The two places where something of the last step enters the next one.
         self.feeds_context = attention == "additive"
         self.feeds_attentional = attention in ("dot", "bilinear") and input_feeding
+        # On CPUs TensorFlow's XLA runs a loop of small steps slower than the plain
+        # graph. `compile(jit_compile="auto")` asks this attribute; set it to True
+        # before compiling with jit_compile=True.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
         self._check()
         self._make_embeddings()
         self._make_encoder()
         self._make_decoder()
         self.built = True
-
-    def compile(self, *args, jit_compile="auto", **kwargs):
-        """Compiles as `keras.Model` does, but `"auto"` means no XLA on TensorFlow.
-
-        There a loop of small steps trains faster in the plain graph on CPUs.
-        """
-        if jit_compile == "auto" and keras.backend.backend() == "tensorflow":
-            jit_compile = False
-        super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     def _check(self):
         arguments = self._arguments
@@ -147,13 +142,8 @@ class RecurrentSeq2Seq(Seq2Seq):
                 raise ValueError(
                     f"`{name}` must be positive. Received: {name}={arguments[name]}."
                 )
-        sizes = (self.source_vocabulary_size, self.target_vocabulary_size)
-        if arguments["share_embeddings"] and sizes[0] != sizes[1]:
-            raise ValueError(
-                "`share_embeddings` needs one vocabulary for both sides. Received: "
-                f"source_vocabulary_size={sizes[0]}, "
-                f"target_vocabulary_size={sizes[1]}."
-            )
+        if arguments["share_embeddings"]:
+            self._check_one_vocabulary()
         if arguments["tie_output"] and arguments["embedding_dim"] != self.units:
             raise ValueError(
                 "`tie_output` needs embedding_dim == units. Received: "

@@ -130,13 +130,8 @@ class TransformerSeq2Seq(Seq2Seq):
                 f"tie_output=True, dim={self.dim}, position_dim={position_dim}. "
                 "Set tie_output=False."
             )
-        sizes = (self.source_vocabulary_size, self.target_vocabulary_size)
-        if arguments["share_embeddings"] and sizes[0] != sizes[1]:
-            raise ValueError(
-                "`share_embeddings` needs one vocabulary for both sides. Received: "
-                f"source_vocabulary_size={sizes[0]}, "
-                f"target_vocabulary_size={sizes[1]}."
-            )
+        if arguments["share_embeddings"]:
+            self._check_one_vocabulary()
 
     def _make_embeddings(self, positions, combine_positions, position_dim):
         arguments, policy = self._arguments, self.dtype_policy

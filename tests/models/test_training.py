@@ -159,6 +159,7 @@ def test_fit_under_xla_takes_batches_and_lengths_unknown_beforehand(attention):
     for options in ({"jit_compile": True}, {"run_eagerly": True}):
         keras.utils.set_random_seed(5)
         model = recurrent(units=4, embedding_dim=4, attention=attention)
+        model.supports_jit = True  # off by default on TensorFlow
         sgd = keras.optimizers.SGD(1.0)
         model.compile(sgd, TokenCrossEntropy(), **options)
         assert model.jit_compile == ("jit_compile" in options)
