@@ -158,10 +158,14 @@ class RecurrentSeq2Seq(Seq2Seq):
     def _make_embeddings(self):
         arguments, policy = self._arguments, self.dtype_policy
         width = arguments["embedding_dim"]
+        # Keras' own start (uniform within 0.05) leaves states, attention and tied
+        # logits so small that Adam needs thousands of updates to find the source.
+        start = keras.initializers.RandomNormal(stddev=width**-0.5)
         self.target_embedding = keras.layers.ReversibleEmbedding(
             self.target_vocabulary_size,
             width,
             tie_weights=True,
+            embeddings_initializer=start.clone(),
             name="target_embedding",
             dtype=policy,
         )
@@ -172,6 +176,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             self.source_embedding = keras.layers.Embedding(
                 self.source_vocabulary_size,
                 width,
+                embeddings_initializer=start.clone(),
                 name="source_embedding",
                 dtype=policy,
             )
