@@ -10,8 +10,15 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from tests.helpers import TINY_PAIRS, write_untrained_run
+
+# The same examples in each run, and no time limit: a change of the code alone can
+# turn a test red. `pytest --hypothesis-profile=explore` looks for new examples.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)

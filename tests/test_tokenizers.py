@@ -289,11 +289,12 @@ def test_marks_in_any_order_compose():
     assert ANY["nfkc"].normalize("\uff76\uff9e \uff21\u030a") == "\u30ac \u00c5"
 
 
+# No marks that Unicode reorders: the rules compose what stands side by side.
 LETTERS = st.text(
     st.characters(
         blacklist_categories=("Mn", "Cs", "Cc", "Cn", "Co"),
         blacklist_characters="\u2028\u2029\ufeff\u2581\uff9e\uff9f",
-    ),
+    ).filter(lambda character: not unicodedata.combining(character)),
     max_size=8,
 )
 
