@@ -1,8 +1,11 @@
-"""Attention over an encoder's memory by one query vector, with exchangeable scores.
+"""Attention in general: a query, pairs of key and value, an exchangeable score.
 
-Every score has the same two calls: `project_memory(memory)` gives the `keys`, all
-that can be computed once per source, and `score(query, keys)` the scores.
-`attend` turns scores into attention weights and the context.
+`attention(q, {(k_i, v_i)}) = sum_i softmax_i(score(q, k_i)) v_i`. Every score has the
+same two calls: `project_memory(memory)` gives the `keys`, all that can be computed
+once per source, and `score(query, keys)` the attention scores. `attend` turns scores
+into attention weights and the context. Recurrent models attend with one query of
+width `units`, multi-head attention with a head axis in front: scores take any number
+of leading axes.
 """
 
 from __future__ import annotations
@@ -15,23 +18,24 @@ from keras import ops
 from keras_seq2seq.layers.masks import masked_softmax
 
 
-def attend(attention_scores, values, values_mask=None):
+def attend(attention_scores, values, attention_mask=None, dropout=None):
     """Averages `values` by the softmax of `attention_scores`.
 
     Args:
-        attention_scores: `(B, T, S)`.
-        values: `(B, S, D)`.
-        values_mask: Bool, `(B, S)`, True where `values` is real.
+        attention_scores: `(..., T, S)`.
+        values: `(..., S, D)`.
+        attention_mask: Bool, broadcastable to `attention_scores`, True may be
+            attended to; of padded sources for example `(B, 1, S)`.
+        dropout: Optional function applied to the attention weights.
 
     Returns:
-        `context`, `(B, T, D)` in the dtype of `values`, and `attention_weights`,
-        `(B, T, S)` in float32: they sum to 1 over the real positions and are
-        exactly 0 elsewhere; all 0 where a row has no real position.
+        `context`, `(..., T, D)` in the dtype of `values`, and `attention_weights`,
+        `(..., T, S)` in float32: before dropout they sum to 1 over the positions of
+        the mask and are exactly 0 elsewhere; all 0 where a row has no position.
     """
-    mask = None if values_mask is None else ops.expand_dims(values_mask, 1)
-    weights = masked_softmax(attention_scores, mask)
-    context = ops.matmul(ops.cast(weights, values.dtype), values)
-    return context, weights
+    weights = masked_softmax(attention_scores, attention_mask)
+    kept = weights if dropout is None else dropout(weights)
+    return ops.matmul(ops.cast(kept, values.dtype), values), weights
 
 
 def _score_vector(shape, dtype=None):
@@ -46,16 +50,24 @@ class DotScore(keras.layers.Layer):
 
     It has no weights, so query and memory must be equally wide.
 
+    Args:
+        scaled: Whether to divide by the square root of the width `D`.
+
     Call arguments:
-        query: `(B, T, D)`.
-        keys: What `project_memory` returned, `(B, S, D)`.
+        query: `(..., T, D)`.
+        keys: What `project_memory` returned, `(..., S, D)`.
 
     Returns:
-        Attention scores, `(B, T, S)`.
+        Attention scores, `(..., T, S)`.
 
     Reference:
-        Luong et al., 2015, section 3.1 ("dot").
+        Luong et al., 2015, section 3.1 ("dot"); scaled: Vaswani et al., 2017,
+        equation 1.
     """
+
+    def __init__(self, scaled: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        self.scaled = scaled
 
     def build(self, query_shape, keys_shape):
         if query_shape[-1] != keys_shape[-1]:
@@ -67,14 +79,20 @@ class DotScore(keras.layers.Layer):
             )
 
     def project_memory(self, memory):
-        """Returns the keys of `memory`, `(B, S, D)`: here `memory` itself."""
+        """Returns the keys of `memory`, `(..., S, D)`: here `memory` itself."""
         return memory
 
     def call(self, query, keys):
-        return ops.matmul(query, ops.transpose(keys, (0, 2, 1)))
+        if self.scaled:
+            # Before the product, so that float16 does not overflow.
+            query = query * query.shape[-1] ** -0.5
+        return ops.matmul(query, ops.swapaxes(keys, -1, -2))
 
     def compute_output_shape(self, query_shape, keys_shape):
-        return (*query_shape[:-1], keys_shape[1])
+        return (*query_shape[:-1], keys_shape[-2])
+
+    def get_config(self):
+        return {**super().get_config(), "scaled": self.scaled}
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -82,11 +100,11 @@ class BilinearScore(keras.layers.Layer):
     """Scores by a learned bilinear form: `q W k`.
 
     Call arguments:
-        query: `(B, T, Q)`.
-        keys: What `project_memory` returned, `(B, S, Q)`.
+        query: `(..., T, Q)`.
+        keys: What `project_memory` returned, `(..., S, Q)`.
 
     Returns:
-        Attention scores, `(B, T, S)`.
+        Attention scores, `(..., T, S)`.
 
     Reference:
         Luong et al., 2015, section 3.1 ("general").
@@ -106,14 +124,14 @@ class BilinearScore(keras.layers.Layer):
         self.memory_projection.build(keys_shape)
 
     def project_memory(self, memory):
-        """Returns the keys of `memory`, `(B, S, Q)`."""
+        """Returns the keys of `memory`, `(..., S, Q)`."""
         return self.memory_projection(memory)
 
     def call(self, query, keys):
-        return ops.matmul(query, ops.transpose(keys, (0, 2, 1)))
+        return ops.matmul(query, ops.swapaxes(keys, -1, -2))
 
     def compute_output_shape(self, query_shape, keys_shape):
-        return (*query_shape[:-1], keys_shape[1])
+        return (*query_shape[:-1], keys_shape[-2])
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -124,11 +142,11 @@ class AdditiveScore(keras.layers.Layer):
         units: Width of the hidden layer.
 
     Call arguments:
-        query: `(B, T, Q)`.
-        keys: What `project_memory` returned, `(B, S, units)`.
+        query: `(..., T, Q)`.
+        keys: What `project_memory` returned, `(..., S, units)`.
 
     Returns:
-        Attention scores, `(B, T, S)`.
+        Attention scores, `(..., T, S)`.
 
     Raises:
         ValueError: If `units` is not positive.
@@ -158,20 +176,44 @@ class AdditiveScore(keras.layers.Layer):
         )
 
     def project_memory(self, memory):
-        """Returns the keys of `memory`, `(B, S, units)`."""
+        """Returns the keys of `memory`, `(..., S, units)`."""
         return self.memory_projection(memory)
 
     def call(self, query, keys):
         # Products of two matrices only: a tensordot over more axes is what XLA
         # cannot differentiate inside the decoder's loop.
-        batch, length = ops.shape(query)[0], ops.shape(query)[1]
+        leading = ops.shape(query)[:-1]
         query = self.query_projection(ops.reshape(query, (-1, query.shape[-1])))
-        query = ops.reshape(query, (batch, length, 1, self.units))
-        hidden = ops.tanh(query + ops.expand_dims(keys, 1))  # (B, T, S, units)
-        return ops.sum(hidden * self.vector, axis=-1)  # (B, T, S)
+        query = ops.reshape(query, (*leading, 1, self.units))
+        hidden = ops.tanh(query + ops.expand_dims(keys, -3))  # (..., T, S, units)
+        return ops.sum(hidden * self.vector, axis=-1)  # (..., T, S)
 
     def compute_output_shape(self, query_shape, keys_shape):
-        return (*query_shape[:-1], keys_shape[1])
+        return (*query_shape[:-1], keys_shape[-2])
 
     def get_config(self):
         return {**super().get_config(), "units": self.units}
+
+
+def make_score(score: str, units: int, **kwargs):
+    """Returns the score named `"dot"`, `"scaled_dot"`, `"bilinear"` or `"additive"`.
+
+    Args:
+        score: The name.
+        units: Width of the hidden layer of `"additive"`.
+        **kwargs: Arguments of the layer: `name`, `dtype`.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    if score == "additive":
+        return AdditiveScore(units, **kwargs)
+    scores: dict[str, Any] = {
+        "dot": DotScore,
+        "scaled_dot": lambda **arguments: DotScore(scaled=True, **arguments),
+        "bilinear": BilinearScore,
+    }
+    if score not in scores:
+        names = ", ".join(map(repr, (*scores, "additive")))
+        raise ValueError(f"`score` must be one of {names}. Received: score={score!r}.")
+    return scores[score](**kwargs)

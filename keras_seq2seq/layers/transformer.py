@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_seq2seq.buffers import write_at
-from keras_seq2seq.layers.masks import masked_softmax
+from keras_seq2seq.layers.attention import attend, make_score
 
 _EPSILON = 1e-6
 
@@ -30,34 +30,17 @@ def merge_heads(x):
     return ops.reshape(x, (batch, length, num_heads * width))
 
 
-def scaled_dot_attention(query, keys, values, attention_mask=None, dropout=None):
-    """Computes `softmax(Q K^T / sqrt(K)) V` for all heads.
-
-    Args:
-        query: `(B, H, T, K)`.
-        keys: `(B, H, S, K)`.
-        values: `(B, H, S, K)`.
-        attention_mask: Bool, broadcastable to `(B, H, T, S)`, True may attend.
-        dropout: Optional function applied to the attention weights.
-
-    Returns:
-        `(B, H, T, K)` and the attention weights, `(B, H, T, S)`, float32.
-
-    Reference:
-        Vaswani et al., 2017, equation 1.
-    """
-    scale = query.shape[-1] ** -0.5
-    # The query is scaled before the product, so that float16 does not overflow.
-    scores = ops.matmul(query * scale, ops.transpose(keys, (0, 1, 3, 2)))
-    weights = masked_softmax(scores, attention_mask)
-    kept = weights if dropout is None else dropout(weights)
-    return ops.matmul(ops.cast(kept, values.dtype), values), weights
-
-
 class _Attention(keras.layers.Layer):
     """What self-attention and cross-attention share: arguments and checks."""
 
-    def __init__(self, num_heads: int, dim: int, dropout: float = 0.0, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        dim: int,
+        dropout: float = 0.0,
+        score: str = "scaled_dot",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         if num_heads < 1 or dim % num_heads:
             raise ValueError(
@@ -67,6 +50,10 @@ class _Attention(keras.layers.Layer):
         self.num_heads = num_heads
         self.dim = dim
         self.dropout = dropout
+        self.score = score
+        self.score_layer = make_score(
+            score, dim // num_heads, name="score", dtype=self.dtype_policy
+        )
         self.output_projection = self._dense(dim, "output_projection")
         self.weights_dropout = keras.layers.Dropout(
             dropout, name="weights_dropout", dtype="float32"
@@ -76,9 +63,8 @@ class _Attention(keras.layers.Layer):
         return keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
 
     def _attend(self, query, keys, values, attention_mask, training):
-        context, weights = scaled_dot_attention(
-            query,
-            keys,
+        context, weights = attend(
+            self.score_layer(query, keys),
             values,
             attention_mask,
             lambda x: self.weights_dropout(x, training=training),
@@ -91,7 +77,14 @@ class _Attention(keras.layers.Layer):
             "num_heads": self.num_heads,
             "dim": self.dim,
             "dropout": self.dropout,
+            "score": self.score,
         }
+
+    def _build_score(self):
+        width = self.dim // self.num_heads
+        shape = (None, self.num_heads, None, width)
+        self.score_layer.build(shape, shape)
+        self.score_layer.built = True
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -104,6 +97,8 @@ class SelfAttention(_Attention):
         num_heads: Number of heads `H`; divides `dim`.
         dim: Model width `D`; each head is `D / H` wide.
         dropout: Dropout of the attention weights.
+        score: `"scaled_dot"` (the paper), `"dot"`, `"bilinear"` or `"additive"`,
+            one for all heads.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -119,17 +114,19 @@ class SelfAttention(_Attention):
         Vaswani et al., 2017, section 3.2.2.
     """
 
-    def __init__(self, num_heads: int, dim: int, dropout: float = 0.0, **kwargs):
-        super().__init__(num_heads, dim, dropout, **kwargs)
+    def __init__(self, num_heads: int, dim: int, *args, **kwargs):
+        super().__init__(num_heads, dim, *args, **kwargs)
         self.input_projection = self._dense(3 * dim, "input_projection")
 
     def build(self, x_shape):
         self.input_projection.build((None, None, self.dim))
         self.output_projection.build((None, None, self.dim))
+        self._build_score()
 
     def _project(self, x):
         parts = ops.split(self.input_projection(x), 3, axis=-1)
-        return [split_heads(part, self.num_heads) for part in parts]
+        query, keys, values = [split_heads(part, self.num_heads) for part in parts]
+        return query, self.score_layer.project_memory(keys), values
 
     def call(self, x, attention_mask=None, training=None):
         query, keys, values = self._project(x)
@@ -170,6 +167,8 @@ class CrossAttention(_Attention):
         num_heads: Number of heads `H`; divides `dim`.
         dim: Model width `D`; each head is `D / H` wide.
         dropout: Dropout of the attention weights.
+        score: `"scaled_dot"` (the paper), `"dot"`, `"bilinear"` or `"additive"`,
+            one for all heads.
 
     Call arguments:
         x: Decoder vectors, `(B, T, D)`.
@@ -187,8 +186,8 @@ class CrossAttention(_Attention):
         Vaswani et al., 2017, section 3.2.3.
     """
 
-    def __init__(self, num_heads: int, dim: int, dropout: float = 0.0, **kwargs):
-        super().__init__(num_heads, dim, dropout, **kwargs)
+    def __init__(self, num_heads: int, dim: int, *args, **kwargs):
+        super().__init__(num_heads, dim, *args, **kwargs)
         self.query_projection = self._dense(dim, "query_projection")
         self.memory_projection = self._dense(2 * dim, "memory_projection")
 
@@ -197,13 +196,14 @@ class CrossAttention(_Attention):
         self.query_projection.build(shape)
         self.memory_projection.build(shape)
         self.output_projection.build(shape)
+        self._build_score()
         self.built = True
 
     def project_memory(self, memory):
         """Returns the keys and values of `memory` `(B, S, D)`, once per source."""
         keys, values = ops.split(self.memory_projection(memory), 2, axis=-1)
         return {
-            "keys": split_heads(keys, self.num_heads),
+            "keys": self.score_layer.project_memory(split_heads(keys, self.num_heads)),
             "values": split_heads(values, self.num_heads),
         }
 

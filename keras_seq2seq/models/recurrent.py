@@ -336,7 +336,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         rows, batch = ops.shape(query)[0], ops.shape(memory["mask"])[0]
         query = ops.reshape(query, (batch, -1, self.units))  # (B, N, units)
         scores = self.score(query, memory["keys"])
-        context, weights = attend(scores, memory["values"], memory["mask"])
+        mask = ops.expand_dims(memory["mask"], 1)
+        context, weights = attend(scores, memory["values"], mask)
         context = ops.reshape(context, (rows, self.memory_dim))  # (B*N, D)
         return context, ops.reshape(weights, (rows, ops.shape(memory["mask"])[1]))
 

@@ -73,7 +73,7 @@ def test_additive_attention_with_a_zero_vector_averages_the_real_memory():
     score.vector.assign(np.zeros(4))
     memory = np.array([[[1, 2], [3, 4], [9, 9]]], "float32")
     scores = score(np.ones((1, 1, 3), "float32"), score.project_memory(memory))
-    context, weights = attend(scores, memory, np.array([[True, True, False]]))
+    context, weights = attend(scores, memory, np.array([[[True, True, False]]]))
     np.testing.assert_allclose(weights, [[[0.5, 0.5, 0]]], atol=1e-6)
     np.testing.assert_allclose(context, [[[2, 3]]], atol=1e-6)
 

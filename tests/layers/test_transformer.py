@@ -5,12 +5,13 @@ from keras import ops
 
 from keras_seq2seq.layers import (
     CrossAttention,
+    DotScore,
     SelfAttention,
     TransformerDecoderBlock,
     TransformerEncoderBlock,
+    attend,
     causal_mask,
 )
-from keras_seq2seq.layers.transformer import scaled_dot_attention
 
 DIM = 8
 
@@ -23,6 +24,10 @@ def ramp(layer, seed=0):
 
 def data(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def scaled_dot_attention(query, keys, values, mask=None):
+    return attend(DotScore(scaled=True)(query, keys), values, mask)
 
 
 def test_scores_are_scaled_by_the_root_of_the_head_width():
