@@ -4,8 +4,12 @@ from keras_seq2seq.layers.attention import (
     AdditiveScore,
     BilinearScore,
     DotScore,
+    LocationScore,
     attend,
+    make_score,
 )
+from keras_seq2seq.layers.bridge import Bridge
+from keras_seq2seq.layers.local_window import LocalWindow
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
 from keras_seq2seq.layers.positions import PositionEncoding, sinusoids
 from keras_seq2seq.layers.recurrent import (
@@ -15,6 +19,7 @@ from keras_seq2seq.layers.recurrent import (
     SimpleCell,
     scan_time,
 )
+from keras_seq2seq.layers.recurrent_decoder import Readout, RecurrentDecoder
 from keras_seq2seq.layers.transformer import (
     CrossAttention,
     SelfAttention,
@@ -25,11 +30,16 @@ from keras_seq2seq.layers.transformer import (
 __all__ = [
     "AdditiveScore",
     "BilinearScore",
+    "Bridge",
     "CrossAttention",
     "DotScore",
     "GRUCell",
     "LSTMCell",
+    "LocalWindow",
+    "LocationScore",
     "PositionEncoding",
+    "Readout",
+    "RecurrentDecoder",
     "RecurrentLayer",
     "SelfAttention",
     "SimpleCell",
@@ -37,6 +47,7 @@ __all__ = [
     "TransformerEncoderBlock",
     "attend",
     "causal_mask",
+    "make_score",
     "masked_softmax",
     "padding_mask",
     "scan_time",

@@ -18,7 +18,7 @@ from keras import ops
 from keras_seq2seq.layers.masks import masked_softmax
 
 
-def attend(attention_scores, values, attention_mask=None, dropout=None):
+def attend(attention_scores, values, attention_mask=None, dropout=None, factor=None):
     """Averages `values` by the softmax of `attention_scores`.
 
     Args:
@@ -27,18 +27,23 @@ def attend(attention_scores, values, attention_mask=None, dropout=None):
         attention_mask: Bool, broadcastable to `attention_scores`, True may be
             attended to; of padded sources for example `(B, 1, S)`.
         dropout: Optional function applied to the attention weights.
+        factor: Optional, broadcastable to the weights: multiplies them, and they
+            are not normalised again (the Gaussian of local attention).
 
     Returns:
         `context`, `(..., T, D)` in the dtype of `values`, and `attention_weights`,
-        `(..., T, S)` in float32: before dropout they sum to 1 over the positions of
-        the mask and are exactly 0 elsewhere; all 0 where a row has no position.
+        `(..., T, S)` in float32: before dropout and factor they sum to 1 over the
+        positions of the mask and are exactly 0 elsewhere; all 0 where a row has no
+        position.
     """
     weights = masked_softmax(attention_scores, attention_mask)
+    if factor is not None:
+        weights = weights * factor
     kept = weights if dropout is None else dropout(weights)
     return ops.matmul(ops.cast(kept, values.dtype), values), weights
 
 
-def _score_vector(shape, dtype=None):
+def score_vector(shape, dtype=None):
     """Glorot's uniform start of the `(units, 1)` matrix that the vector is."""
     start = keras.initializers.GlorotUniform()((*shape, 1), dtype=dtype)
     return ops.squeeze(start, -1)
@@ -138,8 +143,13 @@ class BilinearScore(keras.layers.Layer):
 class AdditiveScore(keras.layers.Layer):
     """Scores by a small feed-forward network: `v · tanh(q W + k U)`.
 
+    It is also Luong's "concat", `v · tanh([q; k] W)`, whose matrix has the two
+    blocks W and U.
+
     Args:
         units: Width of the hidden layer.
+        tied: Whether U is the identity, so that the memory must be `units` wide: how
+            the published "concat" numbers were made (Luong et al., footnote).
 
     Call arguments:
         query: `(..., T, Q)`.
@@ -149,19 +159,23 @@ class AdditiveScore(keras.layers.Layer):
         Attention scores, `(..., T, S)`.
 
     Raises:
-        ValueError: If `units` is not positive.
+        ValueError: If `units` is not positive, or not the memory's width where
+            `tied`.
 
     Reference:
-        Bahdanau et al., 2015, section A.1.2.
+        Bahdanau et al., 2015, section A.1.2; Luong et al., 2015, section 3.1.
     """
 
-    def __init__(self, units: int, **kwargs):
+    def __init__(self, units: int, tied: bool = False, **kwargs):
         super().__init__(**kwargs)
         if units < 1:
             raise ValueError(f"`units` must be positive. Received: units={units}.")
         self.units = units
+        self.tied = tied
         self.query_projection = self._dense(units, "query_projection")
-        self.memory_projection = self._dense(units, "memory_projection")
+        self.memory_projection = (
+            None if tied else self._dense(units, "memory_projection")
+        )
 
     def _dense(self, units, name):
         return keras.layers.Dense(
@@ -170,14 +184,22 @@ class AdditiveScore(keras.layers.Layer):
 
     def build(self, query_shape, keys_shape):
         self.query_projection.build(query_shape)
-        self.memory_projection.build(keys_shape)
+        if self.memory_projection is not None:
+            self.memory_projection.build(keys_shape)
+        elif keys_shape[-1] != self.units:
+            raise ValueError(
+                "A tied additive score needs memory vectors as wide as its hidden "
+                f"layer. Received: hidden {self.units}, memory {keys_shape[-1]}."
+            )
         self.vector = self.add_weight(
-            name="vector", shape=(self.units,), initializer=_score_vector
+            name="vector", shape=(self.units,), initializer=score_vector
         )
 
     def project_memory(self, memory):
         """Returns the keys of `memory`, `(..., S, units)`."""
-        return self.memory_projection(memory)
+        return (
+            memory if self.memory_projection is None else self.memory_projection(memory)
+        )
 
     def call(self, query, keys):
         # Products of two matrices only: a tensordot over more axes is what XLA
@@ -192,28 +214,86 @@ class AdditiveScore(keras.layers.Layer):
         return (*query_shape[:-1], keys_shape[-2])
 
     def get_config(self):
-        return {**super().get_config(), "units": self.units}
+        return {**super().get_config(), "units": self.units, "tied": self.tied}
 
 
-def make_score(score: str, units: int, **kwargs):
-    """Returns the score named `"dot"`, `"scaled_dot"`, `"bilinear"` or `"additive"`.
+@keras.saving.register_keras_serializable("keras_seq2seq")
+class LocationScore(keras.layers.Layer):
+    """Scores source positions from the query alone: `q W`, one column a position.
 
     Args:
-        score: The name.
-        units: Width of the hidden layer of `"additive"`.
+        max_positions: Columns of W; later source positions are ignored: their score
+            is -1e4, which leaves them no weight.
+
+    Call arguments:
+        query: `(..., T, Q)`.
+        keys: What `project_memory` returned, `(..., S, D)`; only S counts.
+
+    Returns:
+        Attention scores, `(..., T, S)`.
+
+    Raises:
+        ValueError: If `max_positions` is not positive.
+
+    Reference:
+        Luong et al., 2015, section 3.1 ("location", equation 8).
+    """
+
+    def __init__(self, max_positions: int = 128, **kwargs):
+        super().__init__(**kwargs)
+        if max_positions < 1:
+            raise ValueError(
+                "`max_source_positions` must be positive. "
+                f"Received: max_source_positions={max_positions}."
+            )
+        self.max_positions = max_positions
+
+    def build(self, query_shape, keys_shape):
+        self.kernel = self.add_weight(
+            name="kernel", shape=(query_shape[-1], self.max_positions)
+        )
+
+    def project_memory(self, memory):
+        """Returns the keys of `memory`, `(..., S, D)`: here `memory` itself."""
+        return memory
+
+    def call(self, query, keys):
+        positions = ops.arange(ops.shape(keys)[-2])
+        columns = ops.minimum(positions, self.max_positions - 1)
+        kernel = ops.take(self.kernel, columns, axis=1)  # (Q, S)
+        scores = ops.matmul(query, ops.cast(kernel, query.dtype))
+        # Finite in float16, and far below what a bounded query can reach.
+        return ops.where(positions < self.max_positions, scores, -1e4)
+
+    def compute_output_shape(self, query_shape, keys_shape):
+        return (*query_shape[:-1], keys_shape[-2])
+
+    def get_config(self):
+        return {**super().get_config(), "max_positions": self.max_positions}
+
+
+def make_score(score: str, units: int, *, max_positions: int = 128, **kwargs):
+    """Returns the score of a name.
+
+    Args:
+        score: `"dot"`, `"scaled_dot"`, `"bilinear"`, `"additive"`, `"tied_additive"`
+            or `"location"`.
+        units: Width of the hidden layer of the additive scores.
+        max_positions: Of `"location"`.
         **kwargs: Arguments of the layer: `name`, `dtype`.
 
     Raises:
         ValueError: If the name is unknown.
     """
-    if score == "additive":
-        return AdditiveScore(units, **kwargs)
     scores: dict[str, Any] = {
         "dot": DotScore,
-        "scaled_dot": lambda **arguments: DotScore(scaled=True, **arguments),
+        "scaled_dot": lambda **kw: DotScore(scaled=True, **kw),
         "bilinear": BilinearScore,
+        "additive": lambda **kw: AdditiveScore(units, **kw),
+        "tied_additive": lambda **kw: AdditiveScore(units, tied=True, **kw),
+        "location": lambda **kw: LocationScore(max_positions, **kw),
     }
     if score not in scores:
-        names = ", ".join(map(repr, (*scores, "additive")))
+        names = ", ".join(map(repr, scores))
         raise ValueError(f"`score` must be one of {names}. Received: score={score!r}.")
     return scores[score](**kwargs)

@@ -127,6 +127,9 @@ class GRUCell(_Cell):
     Call arguments:
         projected: One step of `project_inputs`, `(B, 3 * units)`.
         states: `[h]`, `(B, units)`.
+        gated: Optional, `(B, units)`: joins the recurrent product of the candidate
+            inside the reset gate; needs `reset_after`. It is how the decoder of
+            Cho et al., 2014 (appendix) reads its context.
 
     Returns:
         The new states.
@@ -151,13 +154,15 @@ class GRUCell(_Cell):
                 name="recurrent_bias", shape=(3 * self.units,), initializer="zeros"
             )
 
-    def call(self, projected, states):
+    def call(self, projected, states, gated=None):
         hidden = states[0]
         update_x, reset_x, candidate_x = ops.split(projected, 3, axis=-1)
         if self.reset_after:
             inner = ops.matmul(hidden, self.recurrent_kernel) + self.recurrent_bias
             update_h, reset_h, candidate_h = ops.split(inner, 3, axis=-1)
             reset = ops.sigmoid(reset_x + reset_h)
+            if gated is not None:
+                candidate_h = candidate_h + gated
             candidate = ops.tanh(candidate_x + reset * candidate_h)
         else:
             kernel = ops.convert_to_tensor(self.recurrent_kernel)
@@ -212,8 +217,14 @@ class LSTMCell(_Cell):
         return [ops.sigmoid(out) * ops.tanh(cell), cell]
 
 
-def make_cell(cell: str, units: int, **kwargs):
+def make_cell(cell: str, units: int, *, reset_after: bool = True, **kwargs):
     """Returns the cell named `"lstm"`, `"gru"` or `"simple"`.
+
+    Args:
+        cell: The name.
+        units: Width of the state.
+        reset_after: Of the GRU, see `GRUCell`; the others have no reset gate.
+        **kwargs: Arguments of the layer: `name`, `dtype`.
 
     Raises:
         ValueError: If the name is unknown.
@@ -224,6 +235,8 @@ def make_cell(cell: str, units: int, **kwargs):
             f"`cell` must be one of {', '.join(map(repr, cells))}. "
             f"Received: cell={cell!r}."
         )
+    if cell == "gru":
+        kwargs["reset_after"] = reset_after
     return cells[cell](units, **kwargs)
 
 
@@ -238,6 +251,7 @@ class RecurrentLayer(keras.layers.Layer):
         cell: `"lstm"`, `"gru"` or `"simple"`.
         units: Width of the state, in each direction.
         bidirectional: Whether to add a second cell that runs backwards.
+        reset_after: Of the GRU, see `GRUCell`.
 
     Call arguments:
         x: `(B, S, E)`.
@@ -251,17 +265,29 @@ class RecurrentLayer(keras.layers.Layer):
         ValueError: If `cell` is unknown or `units` is not positive.
     """
 
-    def __init__(self, cell: str, units: int, bidirectional: bool = False, **kwargs):
+    def __init__(
+        self,
+        cell: str,
+        units: int,
+        bidirectional: bool = False,
+        reset_after: bool = True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.cell = cell
         self.units = units
         self.bidirectional = bidirectional
-        policy = self.dtype_policy
-        self.forward_cell = make_cell(cell, units, name="forward_cell", dtype=policy)
-        self.backward_cell = (
-            make_cell(cell, units, name="backward_cell", dtype=policy)
-            if bidirectional
-            else None
+        self.reset_after = reset_after
+        self.forward_cell = self._make_cell("forward_cell")
+        self.backward_cell = self._make_cell("backward_cell") if bidirectional else None
+
+    def _make_cell(self, name):
+        return make_cell(
+            self.cell,
+            self.units,
+            reset_after=self.reset_after,
+            name=name,
+            dtype=self.dtype_policy,
         )
 
     def build(self, x_shape, x_mask_shape=None):
@@ -302,4 +328,5 @@ class RecurrentLayer(keras.layers.Layer):
             "cell": self.cell,
             "units": self.units,
             "bidirectional": self.bidirectional,
+            "reset_after": self.reset_after,
         }

@@ -8,55 +8,78 @@ import keras
 from keras import ops
 
 from keras_seq2seq.layers import (
-    AdditiveScore,
-    BilinearScore,
-    DotScore,
+    Bridge,
+    RecurrentDecoder,
     RecurrentLayer,
-    attend,
     padding_mask,
     scan_time,
 )
-from keras_seq2seq.layers.recurrent import make_cell
 from keras_seq2seq.models.base import Seq2Seq
+from keras_seq2seq.models.presets import preset_arguments
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
 class RecurrentSeq2Seq(Seq2Seq):
     """Recurrent encoder–decoder with an exchangeable attention.
 
-    `attention` chooses how the decoder looks at the source:
+    `attention` names the score of the memory, `decoder` when it looks and what the
+    context joins; `bridge` is how the decoder starts from the encoder:
 
-    - `"none"`: only through its initial state (Sutskever et al., 2014).
-    - `"additive"`: the *previous* decoder state scores the memory; the context
-      enters the cell's gates and the readout (Bahdanau et al., 2015, main text).
-    - `"dot"`, `"bilinear"`: the *current* decoder state scores the memory; context
-      and state make the attentional vector `tanh(W [c; s])`, from which the logits
-      come (Luong et al., 2015, equations 5 and 6). With `input_feeding` that vector
-      also joins the next step's input (section 3.3).
+    - `"state"`: each layer from the final states of the encoder's same layer,
+      unchanged for a one-directional encoder; through a dense layer for a
+      bidirectional one. Layers beyond the encoder's start from its top.
+    - `"backward"`: `tanh(h W)` of the backward state at the first source token
+      (Bahdanau et al., 2015).
+    - `"context"`: the summary `c = tanh(h V)` of the source starts the states,
+      `tanh(c W)`, and joins every step and the readout (Cho et al., 2014);
+      `"plain_context"`: the same with `c = h` (their released code).
+    - `"input"`: the states start at zero and the summary, projected, takes the place
+      of the first token (START).
 
-    The decoder's layers start from the encoder's final states: the same layer's,
-    unchanged, for a one-directional encoder of the same width; through a dense layer
-    for a bidirectional one. Decoder layers beyond the encoder's start from its top.
+    `from_preset` makes the systems of the papers.
 
     Args:
         source_vocabulary_size: Number of source ids, padding included.
         target_vocabulary_size: Number of target ids, padding included.
         cell: `"lstm"`, `"gru"` or `"simple"`.
+        reset_after: Whether the GRU's reset gate comes after the recurrent product
+            (Keras, cuDNN) or before it (the papers).
         units: Width of the states, in each direction of the encoder too.
         embedding_dim: Width of the token vectors.
         num_encoder_layers: Encoder layers.
         num_decoder_layers: Decoder layers.
         bidirectional: Whether the encoder reads in both directions.
-        attention: `"none"`, `"dot"`, `"bilinear"` or `"additive"`.
-        input_feeding: Whether the attentional vector joins the next input; used by
-            `"dot"` and `"bilinear"`.
+        bridge: See above.
+        summary: What the last three bridges call the source: `"last"`, the top
+            layer's final state, or `"mean"`, the mean of its outputs.
+        attention: `"none"`, `"dot"`, `"scaled_dot"`, `"bilinear"`, `"additive"`,
+            `"tied_additive"` or `"location"`.
+        decoder: `"bahdanau"`, `"bahdanau_appendix"`, `"groundhog"` or `"luong"`, see
+            `layers.recurrent_decoder`; None takes `"bahdanau"` for `"additive"`
+            attention and for none, `"luong"` for the other scores.
+        gate_context: Whether the decoder's reset gate, coming after the recurrent
+            product, gates the context too (Cho et al., 2014, appendix).
+        attention_dim: Width of an additive score's hidden layer; None: `units`.
+        window: Half-width of Luong's local attention; None looks everywhere.
+        window_center: `"monotonic"` (local-m) or `"predictive"` (local-p).
+        attend_end: Whether the source's END may be attended to.
+        max_source_positions: Positions of the `"location"` score.
+        input_feeding: Whether the attentional vector joins the next input; of
+            `decoder="luong"`.
+        readout: `"tanh"` or `"maxout"`; `"state"` takes the logits from the top
+            state, where there is no context. None: `"tanh"` with a context,
+            `"state"` without.
+        readout_dim: Width of the readout; None: `units`.
+        output_rank: Width of a linear layer before the logits (a factorised output
+            matrix); None: no such layer.
         reverse_source: Whether to read the source backwards; its last real token
-            (END) stays last. Attention is reported in the original order.
+            (END) stays last. Attention is reported in the original order, and local
+            attention counts in it.
         dropout: Dropout of token vectors, between layers and before the logits; on
             vertical connections only (Zaremba et al., 2014).
         share_embeddings: Whether source and target use one embedding table.
         tie_output: Whether the target embedding is also the output projection;
-            needs `embedding_dim == units`.
+            needs `embedding_dim` as wide as what the logits come from.
 
     Call arguments:
         inputs: `{"source_ids": (B, S), "target_ids": (B, T)}`, int32, 0 is padding;
@@ -76,7 +99,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         ```
 
     Reference:
-        Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015.
+        Cho et al., 2014; Sutskever et al., 2014; Bahdanau et al., 2015; Luong et
+        al., 2015.
     """
 
     def __init__(
@@ -85,13 +109,26 @@ class RecurrentSeq2Seq(Seq2Seq):
         target_vocabulary_size: int,
         *,
         cell: str = "lstm",
+        reset_after: bool = True,
         units: int = 256,
         embedding_dim: int = 256,
         num_encoder_layers: int = 1,
         num_decoder_layers: int = 1,
         bidirectional: bool = True,
+        bridge: str = "state",
+        summary: str = "last",
         attention: str = "additive",
+        decoder: str | None = None,
+        gate_context: bool = False,
+        attention_dim: int | None = None,
+        window: int | None = None,
+        window_center: str = "predictive",
+        attend_end: bool = True,
+        max_source_positions: int = 128,
         input_feeding: bool = True,
+        readout: str | None = None,
+        readout_dim: int | None = None,
+        output_rank: int | None = None,
         reverse_source: bool = False,
         dropout: float = 0.2,
         share_embeddings: bool = False,
@@ -101,13 +138,26 @@ class RecurrentSeq2Seq(Seq2Seq):
         super().__init__(source_vocabulary_size, target_vocabulary_size, **kwargs)
         self._arguments: dict[str, Any] = {
             "cell": cell,
+            "reset_after": reset_after,
             "units": units,
             "embedding_dim": embedding_dim,
             "num_encoder_layers": num_encoder_layers,
             "num_decoder_layers": num_decoder_layers,
             "bidirectional": bidirectional,
+            "bridge": bridge,
+            "summary": summary,
             "attention": attention,
+            "decoder": decoder,
+            "gate_context": gate_context,
+            "attention_dim": attention_dim,
+            "window": window,
+            "window_center": window_center,
+            "attend_end": attend_end,
+            "max_source_positions": max_source_positions,
             "input_feeding": input_feeding,
+            "readout": readout,
+            "readout_dim": readout_dim,
+            "output_rank": output_rank,
             "reverse_source": reverse_source,
             "dropout": dropout,
             "share_embeddings": share_embeddings,
@@ -116,9 +166,6 @@ class RecurrentSeq2Seq(Seq2Seq):
         self.units = units
         self.attention = attention
         self.reverse_source = reverse_source
-        # The two places where something of the last step enters the next one.
-        self.feeds_context = attention == "additive"
-        self.feeds_attentional = attention in ("dot", "bilinear") and input_feeding
         # On CPUs TensorFlow's XLA runs a loop of small steps slower than the plain
         # graph. `compile(jit_compile="auto")` asks this attribute; set it to True
         # before compiling with jit_compile=True.
@@ -127,28 +174,40 @@ class RecurrentSeq2Seq(Seq2Seq):
         self._make_embeddings()
         self._make_encoder()
         self._make_decoder()
+        self._make_output()
         self.built = True
 
+    @classmethod
+    def from_preset(
+        cls,
+        name: str,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        **arguments,
+    ) -> RecurrentSeq2Seq:
+        """Makes the system of a paper.
+
+        Args:
+            name: A key of `models.presets.PRESETS`, which says what each changes.
+            source_vocabulary_size: Number of source ids, padding included.
+            target_vocabulary_size: Number of target ids, padding included.
+            **arguments: Arguments of the class; they win over the preset's.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        arguments = {**preset_arguments(name), **arguments}
+        return cls(source_vocabulary_size, target_vocabulary_size, **arguments)
+
     def _check(self):
-        arguments = self._arguments
-        scores = ("none", "dot", "bilinear", "additive")
-        if self.attention not in scores:
-            raise ValueError(
-                f"`attention` must be one of {', '.join(map(repr, scores))}. "
-                f"Received: attention={self.attention!r}."
-            )
+        given = self._arguments
         for name in ("num_encoder_layers", "num_decoder_layers", "embedding_dim"):
-            if arguments[name] < 1:
+            if given[name] < 1:
                 raise ValueError(
-                    f"`{name}` must be positive. Received: {name}={arguments[name]}."
+                    f"`{name}` must be positive. Received: {name}={given[name]}."
                 )
-        if arguments["share_embeddings"]:
+        if given["share_embeddings"]:
             self._check_one_vocabulary()
-        if arguments["tie_output"] and arguments["embedding_dim"] != self.units:
-            raise ValueError(
-                "`tie_output` needs embedding_dim == units. Received: "
-                f"embedding_dim={arguments['embedding_dim']}, units={self.units}."
-            )
 
     def _dense(self, units, name, input_dim, **kwargs):
         layer = keras.layers.Dense(units, name=name, dtype=self.dtype_policy, **kwargs)
@@ -156,8 +215,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         return layer
 
     def _make_embeddings(self):
-        arguments, policy = self._arguments, self.dtype_policy
-        width = arguments["embedding_dim"]
+        given, policy = self._arguments, self.dtype_policy
+        width = given["embedding_dim"]
         # Keras' own start (uniform within 0.05) leaves states, attention and tied
         # logits so small that Adam needs thousands of updates to find the source.
         start = keras.initializers.RandomNormal(stddev=width**-0.5)
@@ -170,7 +229,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             dtype=policy,
         )
         self.target_embedding.build()
-        if arguments["share_embeddings"]:
+        if given["share_embeddings"]:
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = keras.layers.Embedding(
@@ -182,20 +241,21 @@ class RecurrentSeq2Seq(Seq2Seq):
             )
             self.source_embedding.build()
         self.vertical_dropout = keras.layers.Dropout(
-            arguments["dropout"], name="dropout", dtype=policy
+            given["dropout"], name="dropout", dtype=policy
         )
 
     def _make_encoder(self):
-        arguments = self._arguments
-        sides = 2 if arguments["bidirectional"] else 1
+        given = self._arguments
+        sides = 2 if given["bidirectional"] else 1
         self.memory_dim = sides * self.units
         self.encoder_layers = []
-        width = arguments["embedding_dim"]
-        for index in range(arguments["num_encoder_layers"]):
+        width = given["embedding_dim"]
+        for index in range(given["num_encoder_layers"]):
             layer = RecurrentLayer(
-                arguments["cell"],
+                given["cell"],
                 self.units,
-                arguments["bidirectional"],
+                given["bidirectional"],
+                given["reset_after"],
                 name=f"encoder_{index}",
                 dtype=self.dtype_policy,
             )
@@ -204,65 +264,67 @@ class RecurrentSeq2Seq(Seq2Seq):
             width = self.memory_dim
 
     def _make_decoder(self):
-        arguments = self._arguments
-        units, count = self.units, arguments["num_decoder_layers"]
-        self.decoder_cells = []
-        for index in range(count):
-            cell = make_cell(
-                arguments["cell"],
-                units,
-                name=f"decoder_{index}",
-                dtype=self.dtype_policy,
-            )
-            cell.build((None, None, units if index else arguments["embedding_dim"]))
-            self.decoder_cells.append(cell)
-        first = self.decoder_cells[0]
-        fed = self.memory_dim if self.feeds_context else units
-        self.feedback_projection: Any = (
-            self._dense(
-                first.num_gates * units, "feedback_projection", fed, use_bias=False
-            )
-            if self.feeds_context or self.feeds_attentional
-            else None
+        given = self._arguments
+        self.bridge = Bridge(
+            given["bridge"],
+            self.units,
+            num_layers=given["num_decoder_layers"],
+            cell=given["cell"],
+            bidirectional=given["bidirectional"],
+            summary=given["summary"],
+            input_dim=given["embedding_dim"],
+            name="bridge",
+            dtype=self.dtype_policy,
         )
-        # An LSTM's cell state is not bounded, so only hidden states pass a tanh.
-        self.bridges = [
-            self._dense(
-                units,
-                f"bridge_{layer}_{state}",
-                self.memory_dim,
-                activation="tanh" if state == 0 else None,
-            )
-            for layer in range(count if arguments["bidirectional"] else 0)
-            for state in range(first.num_states)
-        ]
-        self._make_readout()
+        self.bridge.build()
+        fixed = self.bridge.context_dim is not None
+        has_context = fixed or self.attention != "none"
+        variant = given["decoder"] or (
+            "bahdanau" if self.attention in ("none", "additive") else "luong"
+        )
+        self.decoder = RecurrentDecoder(
+            given["cell"],
+            self.units,
+            given["num_decoder_layers"],
+            variant=variant,
+            reset_after=given["reset_after"],
+            gate_context=given["gate_context"],
+            attention=self.attention,
+            attention_dim=given["attention_dim"],
+            window=given["window"],
+            window_center=given["window_center"],
+            max_source_positions=given["max_source_positions"],
+            fixed_context=fixed,
+            input_feeding=given["input_feeding"],
+            count_positions=given["bridge"] == "input",
+            readout=given["readout"] or ("tanh" if has_context else "state"),
+            readout_dim=given["readout_dim"],
+            name="decoder",
+            dtype=self.dtype_policy,
+        )
+        context_dim = self.bridge.context_dim or self.memory_dim
+        self.decoder.build(given["embedding_dim"], context_dim)
 
-    def _make_readout(self):
-        arguments, units = self._arguments, self.units
-        self.score: Any = None
-        self.readout: Any = None
-        if self.attention != "none":
-            self.score = {
-                "dot": DotScore,
-                "bilinear": BilinearScore,
-                "additive": lambda **kw: AdditiveScore(units, **kw),
-            }[self.attention](name="score", dtype=self.dtype_policy)
-            self.score.build((None, None, units), (None, None, self.memory_dim))
-            self.score.built = True
-            width = units + self.memory_dim
-            width += arguments["embedding_dim"] if self.feeds_context else 0
-            self.readout = self._dense(
-                units,
-                "readout",
-                width,
-                activation="tanh",
-                use_bias=self.feeds_context,
+    def _make_output(self):
+        given = self._arguments
+        width, rank = self.decoder.output_dim, given["output_rank"]
+        self.rank_projection: Any = None
+        if rank is not None:
+            self.rank_projection = self._dense(
+                rank, "rank_projection", width, use_bias=False
             )
-        self.output_projection = (
+            width = rank
+        if given["tie_output"] and given["embedding_dim"] != width:
+            raise ValueError(
+                "`tie_output` needs `embedding_dim` as wide as what the logits come "
+                "from (`output_rank`, else `readout_dim`, else `units`). Received: "
+                f"embedding_dim={given['embedding_dim']}, "
+                f"units={self.units}, width before the logits {width}."
+            )
+        self.output_projection: Any = (
             None
-            if arguments["tie_output"]
-            else self._dense(self.target_vocabulary_size, "output_projection", units)
+            if given["tie_output"]
+            else self._dense(self.target_vocabulary_size, "output_projection", width)
         )
 
     def _reversal(self, source_ids, mask):
@@ -279,9 +341,11 @@ class RecurrentSeq2Seq(Seq2Seq):
             training: Whether dropout is on.
 
         Returns:
-            `memory`: `mask` `(B, S)`, the encoder's `values` `(B, S, D)`, the `keys`
-            of the attention, and the decoder's first `states`, a list of
-            `(B, units)` for each layer.
+            `memory`: `mask` `(B, S)` and the decoder's first `states`, a list of
+            `(B, units)` for each layer; with attention the encoder's `values`
+            `(B, S, D)`, the `keys` of the score and `attention_mask` `(B, S)`; with
+            a fixed context that, `(B, C)`, and its product `fed` `(B, G)`; for
+            `bridge="input"` the `first_input` `(B, E)`.
         """
         mask = padding_mask(source_ids)
         order = None
@@ -294,26 +358,23 @@ class RecurrentSeq2Seq(Seq2Seq):
             x = self.vertical_dropout(x, training=training)
             x, states = layer(x, mask)
             finals.append(states)
-        memory = {"mask": mask, "states": self._bridge(finals)}
-        if self.score is not None:
+        memory = {"mask": mask, **self.bridge(finals, x, mask)}
+        if "context" in memory:
+            memory["fed"] = self.decoder.feedback(memory["context"])
+        if self.attention != "none":
             if order is not None:  # a reversal undoes itself
                 x = ops.take_along_axis(x, ops.expand_dims(order, -1), axis=1)
             memory["values"] = x
-            memory["keys"] = self.score.project_memory(x)
+            memory["keys"] = self.decoder.score.project_memory(x)
+            memory["attention_mask"] = self._attention_mask(mask)
         return memory
 
-    def _bridge(self, finals):
-        states = []
-        for index, cell in enumerate(self.decoder_cells):
-            final = finals[min(index, len(finals) - 1)]
-            if self.bridges:
-                start = index * cell.num_states
-                layers = self.bridges[start : start + cell.num_states]
-                final = [
-                    layer(state) for layer, state in zip(layers, final, strict=True)
-                ]
-            states.append(final)
-        return states
+    def _attention_mask(self, mask):
+        if self._arguments["attend_end"]:
+            return mask
+        # END is the last real token: the one whose right neighbour is padding.
+        following = ops.pad(mask[:, 1:], ((0, 0), (0, 1)))
+        return ops.logical_and(mask, following)
 
     def initial_state(self, memory, max_length: int | None = None):
         """Returns the state before the first step.
@@ -323,64 +384,15 @@ class RecurrentSeq2Seq(Seq2Seq):
             max_length: Not used: a recurrent state does not grow.
 
         Returns:
-            `state`: `cells`, a list of `(B, units)` for each layer, and with input
-            feeding the `attentional` vector, zeros, `(B, units)`.
+            `state`: `cells`, a list of `(B, units)` for each layer, and what else
+            the decoder carries: `readout` `(B, P)` with input feeding, `context`
+            `(B, D)` of the `"groundhog"` variant, `position` `(B,)`.
         """
-        state = {"cells": memory["states"]}
-        if self.feeds_attentional:
-            state["attentional"] = ops.zeros_like(memory["states"][0][0])
-        return state
+        return self.decoder.initial_state(memory)
 
-    def _look(self, query, memory):
-        """Attends with the hypotheses of each source as one block of queries."""
-        rows, batch = ops.shape(query)[0], ops.shape(memory["mask"])[0]
-        query = ops.reshape(query, (batch, -1, self.units))  # (B, N, units)
-        scores = self.score(query, memory["keys"])
-        mask = ops.expand_dims(memory["mask"], 1)
-        context, weights = attend(scores, memory["values"], mask)
-        context = ops.reshape(context, (rows, self.memory_dim))  # (B*N, D)
-        return context, ops.reshape(weights, (rows, ops.shape(memory["mask"])[1]))
-
-    def _advance(self, projected, memory, state, masks):
-        """One step: returns what the readout needs, the new state, the attention.
-
-        Args:
-            projected: The input product of the first cell, `(B * N, G)`.
-            memory: What `encode` returned.
-            state: What `initial_state` or `_advance` returned.
-            masks: Dropout masks between the layers, `(B * N, units)` each; none
-                outside training.
-        """
-        cells = state["cells"]
-        context = weights = None
-        if self.feeds_context:
-            context, weights = self._look(cells[-1][0], memory)
-            projected = projected + self.feedback_projection(context)
-        elif self.feeds_attentional:
-            projected = projected + self.feedback_projection(state["attentional"])
-        new_cells: list[list[Any]] = []
-        for index, (cell, states) in enumerate(
-            zip(self.decoder_cells, cells, strict=True)
-        ):
-            if index:
-                x = new_cells[-1][0]
-                x = x * masks[index - 1] if masks else x
-                projected = cell.project_inputs(x)
-            new_cells.append(cell(projected, states))
-        new_state = {"cells": new_cells}
-        output = new_cells[-1][0]
-        if self.feeds_context:
-            output = ops.concatenate([output, context], axis=-1)
-        elif self.score is not None:
-            context, weights = self._look(output, memory)
-            output = self.readout(ops.concatenate([context, output], axis=-1))
-            if self.feeds_attentional:
-                new_state["attentional"] = output
-        return output, new_state, weights
-
-    def _logits(self, output, embedded, training=None):
-        if self.feeds_context:
-            output = self.readout(ops.concatenate([output, embedded], axis=-1))
+    def _logits(self, output, training=None):
+        if self.rank_projection is not None:
+            output = self.rank_projection(output)
         output = self.vertical_dropout(output, training=training)
         if self.output_projection is None:
             logits = self.target_embedding(output, reverse=True)
@@ -393,11 +405,14 @@ class RecurrentSeq2Seq(Seq2Seq):
         embedded = self.vertical_dropout(
             self.target_embedding(target_ids), training=training
         )
-        first = self.decoder_cells[0].project_inputs(embedded)  # (B, T, G)
-        masks = self._dropout_masks(first, training)
-        inputs = ops.concatenate([first, *masks], axis=-1)
+        if "first_input" in memory:
+            first = ops.expand_dims(memory["first_input"], 1)  # (B, 1, E)
+            embedded = ops.concatenate([first, embedded[:, 1:]], axis=1)
+        projected = self.decoder.cells[0].project_inputs(embedded)  # (B, T, G)
+        masks = self._dropout_masks(projected, training)
+        inputs = ops.concatenate([projected, *masks], axis=-1)
         state = self.initial_state(memory)
-        gates, units = first.shape[-1], self.units
+        gates, units = projected.shape[-1], self.units
 
         def step(inputs, states):
             current = keras.tree.pack_sequence_as(state, states)
@@ -405,13 +420,15 @@ class RecurrentSeq2Seq(Seq2Seq):
                 inputs[:, start : start + units]
                 for start in range(gates, inputs.shape[-1], units)
             ]
-            output, new_state, _ = self._advance(
+            output, new_state, _ = self.decoder.advance(
                 inputs[:, :gates], memory, current, masks_now
             )
             return output, keras.tree.flatten(new_state)
 
         outputs, _ = scan_time(step, inputs, keras.tree.flatten(state))
-        return self._logits(outputs, embedded, training)
+        positions = ops.expand_dims(ops.arange(ops.shape(target_ids)[1]), 0)
+        outputs, _ = self.decoder.finish(outputs, embedded, memory, positions)
+        return self._logits(outputs, training)
 
     def _dropout_masks(self, like, training):
         """Dropout masks between the layers for all steps, `(B, T, units)` each."""
@@ -421,7 +438,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             return []
         ones = ops.ones_like(like[..., : self.units])
         return [
-            self.vertical_dropout(ones, training=True) for _ in self.decoder_cells[1:]
+            self.vertical_dropout(ones, training=True) for _ in self.decoder.cells[1:]
         ]
 
     def step(self, token_ids, memory, state):
@@ -436,13 +453,28 @@ class RecurrentSeq2Seq(Seq2Seq):
             Logits, float32, `(B * N, V)`; the new state; and the attention weights
             over the source, `(B * N, S)`, all 0 without attention.
         """
+        rows, batch = ops.shape(token_ids)[0], ops.shape(memory["mask"])[0]
+        length = ops.shape(memory["mask"])[1]
         embedded = self.target_embedding(token_ids)
-        projected = self.decoder_cells[0].project_inputs(embedded)
-        output, state, weights = self._advance(projected, memory, state, ())
+        embedded = ops.reshape(embedded, (batch, -1, embedded.shape[-1]))  # (B, N, E)
+        positions = state.get("position")
+        if positions is not None:
+            positions = ops.reshape(positions, (batch, -1))  # (B, N)
+        if "first_input" in memory:
+            first = ops.expand_dims(memory["first_input"], 1)  # (B, 1, E)
+            at_start = ops.expand_dims(positions == 0, -1)  # (B, N, 1)
+            embedded = ops.where(at_start, first, embedded)
+        projected = self.decoder.cells[0].project_inputs(embedded)
+        projected = ops.reshape(projected, (rows, projected.shape[-1]))
+        output, state, weights = self.decoder.advance(projected, memory, state)
+        output = ops.reshape(output, (batch, -1, output.shape[-1]))  # (B, N, ·)
+        output, late_weights = self.decoder.finish(output, embedded, memory, positions)
+        if late_weights is not None:
+            weights = ops.reshape(late_weights, (rows, length))
         if weights is None:
-            rows, length = ops.shape(token_ids)[0], ops.shape(memory["mask"])[1]
             weights = ops.zeros((rows, length), dtype="float32")
-        return self._logits(output, embedded), state, weights
+        logits = self._logits(ops.reshape(output, (rows, output.shape[-1])))
+        return logits, state, weights
 
     def get_config(self):
         return {**super().get_config(), **self._arguments}
