@@ -301,6 +301,14 @@ class RunConfig(_Table):
                 f'"name" in [model] must be one of {", ".join(MODELS)}. '
                 f"Received: {name!r}.{_suggestion(str(name), MODELS)}"
             )
+        if "preset" in value:
+            # The run keeps the arguments themselves; those of the file win.
+            try:
+                preset = MODELS[name].preset_arguments(value["preset"])
+            except ValueError as error:
+                raise _complete_error(f"[model]: {error}") from error
+            value = {**preset, **value}
+            del value["preset"]
         arguments = {key: item for key, item in value.items() if key != "name"}
         given = ("source_vocabulary_size", "target_vocabulary_size")
         _check_arguments("[model]", MODELS[name], arguments, given=given)

@@ -17,6 +17,9 @@ TINY = {
     "feedforward_dim": 8,
     "units": 8,
     "embedding_dim": 8,
+    "attention_dim": 8,
+    "readout_dim": 8,
+    "output_rank": 8,
     "position_dim": 4,
     "max_positions": 16,
 }

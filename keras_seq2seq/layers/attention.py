@@ -295,5 +295,7 @@ def make_score(score: str, units: int, *, max_positions: int = 128, **kwargs):
     }
     if score not in scores:
         names = ", ".join(map(repr, scores))
-        raise ValueError(f"`score` must be one of {names}. Received: score={score!r}.")
+        raise ValueError(
+            f"`attention` must be one of {names}. Received: attention={score!r}."
+        )
     return scores[score](**kwargs)

@@ -45,7 +45,9 @@ class LocalWindow(keras.layers.Layer):
     def __init__(self, half_width: int, center: str = "predictive", **kwargs):
         super().__init__(**kwargs)
         if half_width < 1:
-            raise ValueError(f"`window` must be positive. Received: {half_width}.")
+            raise ValueError(
+                f"`window` must be positive. Received: window={half_width}."
+            )
         if center not in CENTERS:
             raise ValueError(
                 f"`window_center` must be one of {', '.join(map(repr, CENTERS))}. "

@@ -17,6 +17,9 @@ repeated along the target.
 
 from __future__ import annotations
 
+import difflib
+from typing import Any, ClassVar
+
 import keras
 from keras import ops
 
@@ -39,6 +42,9 @@ class Seq2Seq(keras.Model):
     #: Longest source or target that the model can take; None for any length.
     max_positions: int | None = None
 
+    #: Named sets of constructor arguments: the systems of papers.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
     def __init__(
         self, source_vocabulary_size: int, target_vocabulary_size: int, **kwargs
     ):
@@ -60,6 +66,48 @@ class Seq2Seq(keras.Model):
                 f"source_vocabulary_size={sizes[0]}, "
                 f"target_vocabulary_size={sizes[1]}."
             )
+
+    @classmethod
+    def preset_arguments(cls, name: str) -> dict[str, Any]:
+        """Returns the constructor arguments of a preset.
+
+        Args:
+            name: A key of `presets`.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        if name not in cls.presets:
+            close = difflib.get_close_matches(str(name), cls.presets, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(
+                f"`preset` of {cls.__name__} must be one of "
+                f"{', '.join(map(repr, cls.presets)) or '(there is none)'}. "
+                f"Received: preset={name!r}.{hint}"
+            )
+        return dict(cls.presets[name])
+
+    @classmethod
+    def from_preset(
+        cls,
+        name: str,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        **arguments,
+    ):
+        """Makes the system of a paper.
+
+        Args:
+            name: A key of `presets`.
+            source_vocabulary_size: Number of source ids, padding included.
+            target_vocabulary_size: Number of target ids, padding included.
+            **arguments: Arguments of the class; they win over the preset's.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        arguments = {**cls.preset_arguments(name), **arguments}
+        return cls(source_vocabulary_size, target_vocabulary_size, **arguments)
 
     def build(self, input_shape=None):
         """Does nothing: the constructor knows every size and makes the weights."""

@@ -6,7 +6,6 @@ dropout and vocabulary are the user's; `training/` has a recipe for each.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -98,19 +97,3 @@ PRESETS: dict[str, dict[str, Any]] = {
         "window_center": "predictive",
     },
 }
-
-
-def preset_arguments(name: str) -> dict[str, Any]:
-    """Returns a copy of the arguments of a preset.
-
-    Raises:
-        ValueError: If there is no such preset.
-    """
-    if name not in PRESETS:
-        close = difflib.get_close_matches(str(name), PRESETS, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(
-            f"`preset` must be one of {', '.join(map(repr, PRESETS))}. "
-            f"Received: preset={name!r}.{hint}"
-        )
-    return dict(PRESETS[name])

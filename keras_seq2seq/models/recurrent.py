@@ -15,7 +15,7 @@ from keras_seq2seq.layers import (
     scan_time,
 )
 from keras_seq2seq.models.base import Seq2Seq
-from keras_seq2seq.models.presets import preset_arguments
+from keras_seq2seq.models.presets import PRESETS
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -103,6 +103,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         al., 2015.
     """
 
+    presets = PRESETS
+
     def __init__(
         self,
         source_vocabulary_size: int,
@@ -176,28 +178,6 @@ class RecurrentSeq2Seq(Seq2Seq):
         self._make_decoder()
         self._make_output()
         self.built = True
-
-    @classmethod
-    def from_preset(
-        cls,
-        name: str,
-        source_vocabulary_size: int,
-        target_vocabulary_size: int,
-        **arguments,
-    ) -> RecurrentSeq2Seq:
-        """Makes the system of a paper.
-
-        Args:
-            name: A key of `models.presets.PRESETS`, which says what each changes.
-            source_vocabulary_size: Number of source ids, padding included.
-            target_vocabulary_size: Number of target ids, padding included.
-            **arguments: Arguments of the class; they win over the preset's.
-
-        Raises:
-            ValueError: If there is no such preset.
-        """
-        arguments = {**preset_arguments(name), **arguments}
-        return cls(source_vocabulary_size, target_vocabulary_size, **arguments)
 
     def _check(self):
         given = self._arguments

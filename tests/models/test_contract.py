@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seq2seq.models import MODELS, RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models.presets import PRESETS
 
 VOCABULARY = 11
 START, END = 2, 3
@@ -36,6 +37,12 @@ def transformer(**options):
 def recurrent(**options):
     return RecurrentSeq2Seq(
         VOCABULARY, VOCABULARY, **{"units": 8, "embedding_dim": 8, **options}
+    )
+
+
+def recurrent_preset(preset):
+    return RecurrentSeq2Seq.from_preset(
+        preset, VOCABULARY, VOCABULARY, units=8, embedding_dim=8
     )
 
 
@@ -92,6 +99,33 @@ CASES["recurrent-stacked-plain-reversed"] = (
         "reverse_source": True,
     },
 )
+for preset in PRESETS:
+    CASES[f"recurrent-{preset}"] = (recurrent_preset, {"preset": preset})
+for name, options in {
+    "input-bridge": {"bridge": "input", "attention": "none", "cell": "gru"},
+    "mean-context": {"bridge": "context", "summary": "mean", "attention": "none"},
+    "location": {"attention": "location", "max_source_positions": 4},
+    "scaled-dot-without-end": {
+        "attention": "scaled_dot",
+        "attend_end": False,
+        "bidirectional": False,
+    },
+    "additive-luong": {"attention": "additive", "decoder": "luong"},
+    "monotonic": {
+        "attention": "bilinear",
+        "window": 2,
+        "window_center": "monotonic",
+    },
+    "monotonic-after-loop": {
+        "attention": "bilinear",
+        "window": 2,
+        "window_center": "monotonic",
+        "input_feeding": False,
+    },
+    "factorised-output": {"readout_dim": 6, "output_rank": 8, "tie_output": True},
+    "gated-attention-context": {"cell": "gru", "gate_context": True},
+}.items():
+    CASES[f"recurrent-{name}"] = (recurrent, options)
 
 
 def spread_weights(model, seed=0):
@@ -208,8 +242,14 @@ def test_attention_is_a_distribution_over_the_real_source(model, by_steps):
     _, attention = by_steps
     real = SOURCE != 0
     assert (attention[~np.broadcast_to(real[:, None], attention.shape)] == 0).all()
-    total = 0.0 if getattr(model, "attention", "") == "none" else 1.0
-    np.testing.assert_allclose(attention.sum(-1), total, atol=1e-5)
+    config = model.get_config()
+    if config.get("attention") == "none":
+        assert (attention == 0).all()
+    elif config.get("window_center") == "predictive" and config.get("window"):
+        assert (attention.sum(-1) <= 1 + 1e-6).all()  # the Gaussian of local attention
+        assert attention.sum() > 1
+    else:
+        np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-5)
 
 
 def test_an_empty_source_gives_finite_logits_and_gradients(model):
@@ -303,6 +343,35 @@ def test_models_lists_every_model_by_its_class_name():
         ),
         (recurrent, {"cell": "rnn"}, ["cell='rnn'", "'lstm'"]),
         (recurrent, {"attention": "luong"}, ["attention='luong'", "'bilinear'"]),
+        (recurrent, {"decoder": "cho"}, ["decoder='cho'", "'groundhog'"]),
+        (recurrent, {"bridge": "copy"}, ["bridge='copy'", "'plain_context'"]),
+        (recurrent, {"summary": "max"}, ["summary='max'", "'mean'"]),
+        (
+            recurrent,
+            {"bridge": "backward", "bidirectional": False},
+            ["bridge='backward'", "bidirectional=False"],
+        ),
+        (recurrent, {"bridge": "context"}, ["attention='additive'", "fixed context"]),
+        (
+            recurrent,
+            {"gate_context": True, "attention": "additive"},
+            ["cell='lstm'", "attention='additive'"],
+        ),
+        (recurrent, {"window": 3, "attention": "none"}, ["window=3"]),
+        (recurrent, {"window": 0}, ["window=0"]),
+        (
+            recurrent,
+            {"window": 3, "window_center": "middle"},
+            ["window_center='middle'"],
+        ),
+        (recurrent, {"readout": "relu"}, ["readout='relu'", '"maxout"']),
+        (recurrent, {"readout": "state"}, ["readout='state'"]),
+        (
+            recurrent,
+            {"attention": "location", "max_source_positions": 0},
+            ["max_source_positions=0"],
+        ),
+        (recurrent, {"attention": "tied_additive"}, ["hidden 8", "memory 16"]),
         (recurrent, {"attention": "dot"}, ["decoder 8", "encoder 16"]),
         (recurrent, {"units": 0}, ["units=0"]),
         (
