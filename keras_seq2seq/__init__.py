@@ -27,6 +27,7 @@ _PUBLIC = {
     "MODELS": "models",
     "Pair": "corpora",
     "PairCorpus": "corpora",
+    "EnsembleSeq2Seq": "models",
     "PairDataset": "datasets",
     "RecurrentSeq2Seq": "models",
     "RunConfig": "config",
@@ -41,6 +42,7 @@ _PUBLIC = {
     "greedy_search": "decoding",
     "load": "pipelines",
     "load_config": "config",
+    "load_ensemble": "ensembles",
     "plot_alignment": "analysis",
     "train": "trainer",
     "verify": "export.verify",
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from keras_seq2seq.datasets import PairDataset as PairDataset
     from keras_seq2seq.decoding import beam_search as beam_search
     from keras_seq2seq.decoding import greedy_search as greedy_search
+    from keras_seq2seq.ensembles import load_ensemble as load_ensemble
     from keras_seq2seq.evaluation import evaluate as evaluate
     from keras_seq2seq.evaluation import evaluate_texts as evaluate_texts
     from keras_seq2seq.export.saved_model import (
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     )
     from keras_seq2seq.export.verify import verify as verify
     from keras_seq2seq.models import MODELS as MODELS
+    from keras_seq2seq.models import EnsembleSeq2Seq as EnsembleSeq2Seq
     from keras_seq2seq.models import RecurrentSeq2Seq as RecurrentSeq2Seq
     from keras_seq2seq.models import TransformerSeq2Seq as TransformerSeq2Seq
     from keras_seq2seq.pipelines import Hypothesis as Hypothesis

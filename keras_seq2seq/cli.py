@@ -75,6 +75,14 @@ class ExportFormat(StrEnum):
 
 
 Run = Annotated[Path, typer.Argument(help="Run folder that `train` wrote.")]
+Ensemble = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ensemble",
+        metavar="RUN",
+        help="A further run to average with; may be given more than once.",
+    ),
+]
 BeamSize = Annotated[
     int | None, typer.Option("--beam-size", min=1, help="Width of the beam; 1: greedy.")
 ]
@@ -202,6 +210,7 @@ def translate(
         Path | None, typer.Option("--input", help="Text file; else standard input.")
     ] = None,
     output: Output = None,
+    ensemble: Ensemble = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
@@ -223,7 +232,7 @@ def translate(
     lines = read_lines(sys.stdin.buffer if input_file is None else input_file)
     if input_file is not None and not input_file.exists():
         raise FileNotFoundError(f"`--input` must be a file. Received: {input_file}.")
-    translator = _load(run)
+    translator = _load(run, ensemble)
     sources, kept = itertools.tee(lines)
     with progress("lines", shown=output is not None or not sys.stdout.isatty()) as bar:
         found = translator.translate_lines(
@@ -300,17 +309,22 @@ def evaluate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the numbers here.")
     ] = None,
+    ensemble: Ensemble = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     tokenize: Annotated[
         str | None, typer.Option("--tokenize", help="Tokenizer of sacreBLEU.")
     ] = None,
 ) -> None:
-    """Decode a test set and print its scores; results.json is in the run folder."""
+    """Decode a test set and print its scores; results.json is in the run folder.
+
+    The scores of an ensemble are no single run's: they are printed, and written with
+    --json only.
+    """
     from keras_seq2seq.actions import evaluate_files
     from keras_seq2seq.evaluation import result_lines, write_results
 
-    translator = _load(run)
+    translator = _load(run, ensemble)
     own_test_set = source is None and target is None
     if own_test_set:
         if translator.config.data.test is None:
@@ -332,7 +346,8 @@ def evaluate(
             progress=bar,
         )
     typer.echo("\n".join(result_lines(result)))
-    for path in [run / "results.json"] * own_test_set + [json_file]:
+    kept = own_test_set and not ensemble
+    for path in [run / "results.json"] * kept + [json_file]:
         if path is not None:
             write_results(path, result)
 
@@ -428,17 +443,20 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _load(run: Path) -> Any:
-    """Load a run folder, looking at it before the seconds that Keras takes."""
-    if not run.is_dir():
-        raise FileNotFoundError(
-            f"`RUN` must be a folder that `train` wrote. Received: {run}, which "
-            f"{'is a file' if run.exists() else 'does not exist'}."
-        )
+def _load(run: Path, ensemble: list[Path] | None = None) -> Any:
+    """Load run folders, looking at them before the seconds that Keras takes."""
+    runs = [run, *(ensemble or [])]
+    for folder in runs:
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"`RUN` must be a folder that `train` wrote. Received: {folder}, which "
+                f"{'is a file' if folder.exists() else 'does not exist'}."
+            )
     import_backend()
+    from keras_seq2seq.ensembles import load_ensemble
     from keras_seq2seq.pipelines import load
 
-    return load(run)
+    return load_ensemble(runs) if ensemble else load(run)
 
 
 def _json(value: dict[str, Any]) -> str:

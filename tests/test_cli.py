@@ -294,6 +294,26 @@ def test_evaluate_on_the_runs_own_test_set_writes_results(cli, tiny_run, tmp_pat
     assert numbers["sentences"] == 2
 
 
+def test_an_ensemble_translates_and_is_no_runs_result(cli, tiny_run, tmp_path):
+    test = tmp_path / "test.tsv"
+    test.write_text("déca\tacdé\nb\tb\n", encoding="utf-8")
+    toml = tiny_run / "run.toml"
+    text = f"\n[data.test]\npath = {json.dumps(str(test))}\n"
+    toml.write_text(toml.read_text(encoding="utf-8") + text, encoding="utf-8")
+    again = ("--ensemble", tiny_run, "--beam-size", 1)
+    file = tmp_path / "numbers.json"
+    result = cli("evaluate", tiny_run, *again, "--json", file)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(file.read_text(encoding="utf-8"))["sentences"] == 2
+    assert not (tiny_run / "results.json").exists()
+    together = cli("translate", tiny_run, *again, input="déca\nb\n")
+    alone = cli("translate", tiny_run, "--beam-size", 1, input="déca\nb\n")
+    assert together.stdout == alone.stdout
+    missing = cli("translate", tiny_run, "--ensemble", tmp_path / "no", input="b\n")
+    assert missing.exit_code == 2
+    assert f"{tmp_path / 'no'}, which does not exist" in missing.stderr
+
+
 def test_alignment_is_drawn_and_the_answer_printed(cli, run_folder, tmp_path):
     picture = tmp_path / "a.png"
     options = ("--output", picture, "--beam-size", 1)

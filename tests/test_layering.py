@@ -69,6 +69,7 @@ ALLOWED = {
         "tokenizers",
         "decoding",
     },
+    "ensembles": {"models", "pipelines"},
     "evaluation": {"lines", "scoring"},
     "export": {"pipelines", "tokenizers", "decoding", "corpora"},
 }

@@ -1,6 +1,7 @@
 """The models, all to the one contract of `keras_seq2seq.models.base`."""
 
 from keras_seq2seq.models.base import Seq2Seq
+from keras_seq2seq.models.ensemble import EnsembleSeq2Seq
 from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
 from keras_seq2seq.models.transformer import TransformerSeq2Seq
 
@@ -9,4 +10,10 @@ MODELS = {
     "TransformerSeq2Seq": TransformerSeq2Seq,
 }
 
-__all__ = ["MODELS", "RecurrentSeq2Seq", "Seq2Seq", "TransformerSeq2Seq"]
+__all__ = [
+    "MODELS",
+    "EnsembleSeq2Seq",
+    "RecurrentSeq2Seq",
+    "Seq2Seq",
+    "TransformerSeq2Seq",
+]
