@@ -6,6 +6,12 @@ from keras_seq2seq.layers.attention import (
     DotScore,
     attend,
 )
+from keras_seq2seq.layers.convolution import (
+    ConvDecoderBlock,
+    ConvEncoderBlock,
+    WeightNormConv,
+    scale_gradient,
+)
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
 from keras_seq2seq.layers.positions import PositionEncoding, sinusoids
 from keras_seq2seq.layers.recurrent import (
@@ -25,6 +31,8 @@ from keras_seq2seq.layers.transformer import (
 __all__ = [
     "AdditiveScore",
     "BilinearScore",
+    "ConvDecoderBlock",
+    "ConvEncoderBlock",
     "CrossAttention",
     "DotScore",
     "GRUCell",
@@ -35,10 +43,12 @@ __all__ = [
     "SimpleCell",
     "TransformerDecoderBlock",
     "TransformerEncoderBlock",
+    "WeightNormConv",
     "attend",
     "causal_mask",
     "masked_softmax",
     "padding_mask",
+    "scale_gradient",
     "scan_time",
     "sinusoids",
 ]

@@ -1,12 +1,20 @@
 """The models, all to the one contract of `keras_seq2seq.models.base`."""
 
 from keras_seq2seq.models.base import Seq2Seq
+from keras_seq2seq.models.convolutional import ConvSeq2Seq
 from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
 from keras_seq2seq.models.transformer import TransformerSeq2Seq
 
 MODELS = {
+    "ConvSeq2Seq": ConvSeq2Seq,
     "RecurrentSeq2Seq": RecurrentSeq2Seq,
     "TransformerSeq2Seq": TransformerSeq2Seq,
 }
 
-__all__ = ["MODELS", "RecurrentSeq2Seq", "Seq2Seq", "TransformerSeq2Seq"]
+__all__ = [
+    "MODELS",
+    "ConvSeq2Seq",
+    "RecurrentSeq2Seq",
+    "Seq2Seq",
+    "TransformerSeq2Seq",
+]
