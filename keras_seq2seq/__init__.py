@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 # Which module defines each public name.
 _PUBLIC = {
     "Cleaning": "corpora",
+    "ConvSeq2Seq": "models",
     "CorpusReport": "corpora",
     "EncodedCorpus": "datasets",
     "Hypothesis": "pipelines",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     )
     from keras_seq2seq.export.verify import verify as verify
     from keras_seq2seq.models import MODELS as MODELS
+    from keras_seq2seq.models import ConvSeq2Seq as ConvSeq2Seq
     from keras_seq2seq.models import EnsembleSeq2Seq as EnsembleSeq2Seq
     from keras_seq2seq.models import RecurrentSeq2Seq as RecurrentSeq2Seq
     from keras_seq2seq.models import TransformerSeq2Seq as TransformerSeq2Seq

@@ -196,7 +196,9 @@ def test_data_page_has_every_cleaning_option_with_its_default():
     }
 
 
-@pytest.mark.parametrize("name", ["RecurrentSeq2Seq", "TransformerSeq2Seq"])
+@pytest.mark.parametrize(
+    "name", ["ConvSeq2Seq", "RecurrentSeq2Seq", "TransformerSeq2Seq"]
+)
 def test_models_page_has_every_argument_with_its_default(name):
     rows = rows_after(read(ROOT / "docs" / "models.md"), f"## {name}")
     parameters = inspect.signature(ks.MODELS[name]).parameters.values()

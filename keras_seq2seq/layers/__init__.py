@@ -9,6 +9,12 @@ from keras_seq2seq.layers.attention import (
     make_score,
 )
 from keras_seq2seq.layers.bridge import Bridge
+from keras_seq2seq.layers.convolution import (
+    ConvDecoderBlock,
+    ConvEncoderBlock,
+    WeightNormConv,
+    scale_gradient,
+)
 from keras_seq2seq.layers.local_window import LocalWindow
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
 from keras_seq2seq.layers.positions import PositionEncoding, sinusoids
@@ -31,6 +37,8 @@ __all__ = [
     "AdditiveScore",
     "BilinearScore",
     "Bridge",
+    "ConvDecoderBlock",
+    "ConvEncoderBlock",
     "CrossAttention",
     "DotScore",
     "GRUCell",
@@ -45,11 +53,13 @@ __all__ = [
     "SimpleCell",
     "TransformerDecoderBlock",
     "TransformerEncoderBlock",
+    "WeightNormConv",
     "attend",
     "causal_mask",
     "make_score",
     "masked_softmax",
     "padding_mask",
+    "scale_gradient",
     "scan_time",
     "sinusoids",
 ]

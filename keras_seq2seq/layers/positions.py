@@ -43,6 +43,7 @@ class PositionEncoding(keras.layers.Layer):
         combine: `"sum"` adds the position vectors, `"concat"` appends them.
         dim: Width of the position vectors; for `"sum"` that of the token vectors.
         max_positions: Rows of the learned table.
+        stddev: Standard deviation of the learned table's normal start.
 
     Call arguments:
         embeddings: Token vectors, `(B, T, D)`.
@@ -66,6 +67,7 @@ class PositionEncoding(keras.layers.Layer):
         dim: int,
         combine: str = "sum",
         max_positions: int = 1024,
+        stddev: float = 0.02,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -83,13 +85,14 @@ class PositionEncoding(keras.layers.Layer):
         self.dim = dim
         self.combine = combine
         self.max_positions = max_positions
+        self.stddev = stddev
 
     def build(self, embeddings_shape):
         if self.kind == "learned":
             self.table = self.add_weight(
                 name="table",
                 shape=(self.max_positions, self.dim),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                initializer=keras.initializers.RandomNormal(stddev=self.stddev),
             )
 
     def call(self, embeddings, start=0):
@@ -125,4 +128,5 @@ class PositionEncoding(keras.layers.Layer):
             "dim": self.dim,
             "combine": self.combine,
             "max_positions": self.max_positions,
+            "stddev": self.stddev,
         }

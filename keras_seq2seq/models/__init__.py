@@ -1,11 +1,13 @@
 """The models, all to the one contract of `keras_seq2seq.models.base`."""
 
 from keras_seq2seq.models.base import Seq2Seq
+from keras_seq2seq.models.convolutional import ConvSeq2Seq
 from keras_seq2seq.models.ensemble import EnsembleSeq2Seq
 from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
 from keras_seq2seq.models.transformer import TransformerSeq2Seq
 
 MODELS = {
+    "ConvSeq2Seq": ConvSeq2Seq,
     "RecurrentSeq2Seq": RecurrentSeq2Seq,
     "TransformerSeq2Seq": TransformerSeq2Seq,
 }
@@ -13,6 +15,7 @@ MODELS = {
 __all__ = [
     "MODELS",
     "EnsembleSeq2Seq",
+    "ConvSeq2Seq",
     "RecurrentSeq2Seq",
     "Seq2Seq",
     "TransformerSeq2Seq",

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seq2seq.decoding import beam_search, generate, greedy_search
-from keras_seq2seq.models import RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import ConvSeq2Seq, RecurrentSeq2Seq, TransformerSeq2Seq
 from tests.decoding.oracles import (
     HistoryModel,
     assert_same,
@@ -34,10 +34,21 @@ def tiny_model(name):
             positions="learned",
             max_positions=20,
         )
+    if name == "convolutional":
+        return ConvSeq2Seq(
+            12,
+            6,
+            embedding_dim=8,
+            encoder_channels=[8],
+            decoder_channels=[8, 6],
+            decoder_kernel_size=[3, 1],
+            output_dim=8,
+            max_positions=20,
+        )
     return RecurrentSeq2Seq(12, 6, units=8, embedding_dim=8, num_decoder_layers=2)
 
 
-@pytest.fixture(params=["transformer", "recurrent"])
+@pytest.fixture(params=["transformer", "recurrent", "convolutional"])
 def model(request):
     keras.utils.set_random_seed(3)
     model = tiny_model(request.param)

@@ -18,7 +18,7 @@ from keras_seq2seq.corpora import clean_line
 from keras_seq2seq.export import saved_model
 from keras_seq2seq.export.operations import Graph
 from keras_seq2seq.export.saved_model import clean_text, export_saved_model
-from keras_seq2seq.models import RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import ConvSeq2Seq, RecurrentSeq2Seq, TransformerSeq2Seq
 from keras_seq2seq.pipelines import Translator
 
 pytestmark = pytest.mark.export
@@ -33,6 +33,17 @@ MODELS = {
             "num_encoder_layers": 1,
             "num_decoder_layers": 1,
             "positions": "learned",
+            "max_positions": 16,
+        },
+    ),
+    "convolutional": (
+        ConvSeq2Seq,
+        {
+            "embedding_dim": 8,
+            "encoder_channels": [8],
+            "decoder_channels": [8, 6],
+            "decoder_kernel_size": [3, 1],
+            "output_dim": 8,
             "max_positions": 16,
         },
     ),

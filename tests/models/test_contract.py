@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seq2seq.models import MODELS, RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import (
+    MODELS,
+    ConvSeq2Seq,
+    RecurrentSeq2Seq,
+    TransformerSeq2Seq,
+)
 from keras_seq2seq.models.presets import PRESETS
 
 VOCABULARY = 11
@@ -43,6 +48,21 @@ def recurrent(**options):
 def recurrent_preset(preset):
     return RecurrentSeq2Seq.from_preset(
         preset, VOCABULARY, VOCABULARY, units=8, embedding_dim=8
+    )
+
+
+def convolutional(**options):
+    return ConvSeq2Seq(
+        VOCABULARY,
+        VOCABULARY,
+        **{
+            "embedding_dim": 8,
+            "encoder_channels": [8, 8],
+            "decoder_channels": [8, 8],
+            "output_dim": 8,
+            "max_positions": 16,
+            **options,
+        },
     )
 
 
@@ -126,6 +146,25 @@ for name, options in {
     "gated-attention-context": {"cell": "gru", "gate_context": True},
 }.items():
     CASES[f"recurrent-{name}"] = (recurrent, options)
+CASES["convolutional"] = (convolutional, {})
+CASES["convolutional-widths-and-kernels"] = (
+    convolutional,
+    {
+        "encoder_channels": [6, 8, 4],
+        "encoder_kernel_size": [5, 2, 1],
+        "decoder_channels": [4, 8, 6],
+        "decoder_kernel_size": [3, 1, 4],
+        "output_dim": 5,
+    },
+)
+CASES["convolutional-wide-kernels"] = (
+    convolutional,
+    {"encoder_kernel_size": 5, "decoder_kernel_size": 5, "share_embeddings": True},
+)
+CASES["convolutional-shared-and-tied"] = (
+    convolutional,
+    {"share_embeddings": True, "tie_output": True, "decoder_channels": [6]},
+)
 
 
 def spread_weights(model, seed=0):
@@ -312,7 +351,7 @@ def test_one_fit_step_trains_every_weight_and_stays_finite(case):
 
 
 def test_initial_loss_is_that_of_a_uniform_guess():
-    for make in (transformer, recurrent):
+    for make in (transformer, recurrent, convolutional):
         logits = logits_of(make(), SOURCE, TARGET)
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         assert -log_probs.mean() == pytest.approx(np.log(VOCABULARY), rel=0.35)
@@ -379,6 +418,20 @@ def test_models_lists_every_model_by_its_class_name():
             {"tie_output": True, "embedding_dim": 4},
             ["embedding_dim=4", "units=8"],
         ),
+        (convolutional, {"embedding_dim": 0}, ["embedding_dim=0"]),
+        (convolutional, {"decoder_channels": []}, ["decoder_channels=[]"]),
+        (convolutional, {"encoder_channels": [8, 0]}, ["dim=0"]),
+        (convolutional, {"decoder_kernel_size": 0}, ["kernel_size=0"]),
+        (
+            convolutional,
+            {"encoder_kernel_size": [3]},
+            ["encoder_kernel_size=[3]", "encoder_channels=[8, 8]"],
+        ),
+        (
+            convolutional,
+            {"tie_output": True, "output_dim": 4},
+            ["output_dim=4", "embedding_dim=8"],
+        ),
     ],
 )
 def test_contradicting_arguments_are_refused_with_their_values(make, options, words):
@@ -393,3 +446,5 @@ def test_shared_embeddings_need_one_vocabulary():
         TransformerSeq2Seq(5, 6, dim=8, num_heads=2, share_embeddings=True)
     with pytest.raises(ValueError, match="target_vocabulary_size=6"):
         RecurrentSeq2Seq(5, 6, units=8, share_embeddings=True)
+    with pytest.raises(ValueError, match="target_vocabulary_size=6"):
+        ConvSeq2Seq(5, 6, share_embeddings=True)

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_seq2seq.decoding import generate
 from keras_seq2seq.losses import TokenCrossEntropy
-from keras_seq2seq.models import RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import ConvSeq2Seq, RecurrentSeq2Seq, TransformerSeq2Seq
 
 VOCABULARY = 12
 PAD, START, END = 0, 2, 3
@@ -26,6 +26,14 @@ def recurrent(**options):
     return RecurrentSeq2Seq(VOCABULARY, VOCABULARY, **{**sizes, **options})
 
 
+def convolutional(**options):
+    sizes = {"embedding_dim": 16, "output_dim": 16, "max_positions": 12}
+    layers = {"encoder_channels": [16] * 2, "decoder_channels": [16] * 2}
+    return ConvSeq2Seq(
+        VOCABULARY, VOCABULARY, **{**sizes, **layers, "dropout": 0.0, **options}
+    )
+
+
 MODELS = {
     "transformer-post": (transformer, {}),
     "transformer-pre": (transformer, {"norm": "pre", "positions": "learned"}),
@@ -36,6 +44,7 @@ MODELS = {
         recurrent,
         {"cell": "simple", "attention": "dot", "bidirectional": False},
     ),
+    "convolutional": (convolutional, {}),
 }
 
 
@@ -130,7 +139,9 @@ def test_padding_changes_neither_loss_nor_gradients(name):  # (B39, B48)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("name", ["transformer-post", "lstm-additive", "gru-bilinear"])
+@pytest.mark.parametrize(
+    "name", ["transformer-post", "lstm-additive", "gru-bilinear", "convolutional"]
+)
 def test_half_precision_with_an_empty_source_stays_close_to_float32(
     name, policy
 ):  # (B47, B54)
