@@ -25,6 +25,7 @@ _PUBLIC = {
     "EncodedCorpus": "datasets",
     "Hypothesis": "pipelines",
     "MODELS": "models",
+    "MinimalRecurrentSeq2Seq": "models",
     "Pair": "corpora",
     "PairCorpus": "corpora",
     "PairDataset": "datasets",
@@ -67,6 +68,9 @@ if TYPE_CHECKING:
     )
     from keras_seq2seq.export.verify import verify as verify
     from keras_seq2seq.models import MODELS as MODELS
+    from keras_seq2seq.models import (
+        MinimalRecurrentSeq2Seq as MinimalRecurrentSeq2Seq,
+    )
     from keras_seq2seq.models import RecurrentSeq2Seq as RecurrentSeq2Seq
     from keras_seq2seq.models import TransformerSeq2Seq as TransformerSeq2Seq
     from keras_seq2seq.pipelines import Hypothesis as Hypothesis

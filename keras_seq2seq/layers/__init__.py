@@ -7,6 +7,17 @@ from keras_seq2seq.layers.attention import (
     attend,
 )
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
+from keras_seq2seq.layers.minimal_blocks import (
+    MinimalDecoderBlock,
+    MinimalEncoderBlock,
+)
+from keras_seq2seq.layers.minimal_recurrent import (
+    MinGRU,
+    MinLSTM,
+    linear_scan,
+    log_space_scan,
+    sequential_scan,
+)
 from keras_seq2seq.layers.positions import PositionEncoding, sinusoids
 from keras_seq2seq.layers.recurrent import (
     GRUCell,
@@ -29,6 +40,10 @@ __all__ = [
     "DotScore",
     "GRUCell",
     "LSTMCell",
+    "MinGRU",
+    "MinLSTM",
+    "MinimalDecoderBlock",
+    "MinimalEncoderBlock",
     "PositionEncoding",
     "RecurrentLayer",
     "SelfAttention",
@@ -37,8 +52,11 @@ __all__ = [
     "TransformerEncoderBlock",
     "attend",
     "causal_mask",
+    "linear_scan",
+    "log_space_scan",
     "masked_softmax",
     "padding_mask",
     "scan_time",
+    "sequential_scan",
     "sinusoids",
 ]

@@ -1,12 +1,20 @@
 """The models, all to the one contract of `keras_seq2seq.models.base`."""
 
 from keras_seq2seq.models.base import Seq2Seq
+from keras_seq2seq.models.minimal_recurrent import MinimalRecurrentSeq2Seq
 from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
 from keras_seq2seq.models.transformer import TransformerSeq2Seq
 
 MODELS = {
+    "MinimalRecurrentSeq2Seq": MinimalRecurrentSeq2Seq,
     "RecurrentSeq2Seq": RecurrentSeq2Seq,
     "TransformerSeq2Seq": TransformerSeq2Seq,
 }
 
-__all__ = ["MODELS", "RecurrentSeq2Seq", "Seq2Seq", "TransformerSeq2Seq"]
+__all__ = [
+    "MODELS",
+    "MinimalRecurrentSeq2Seq",
+    "RecurrentSeq2Seq",
+    "Seq2Seq",
+    "TransformerSeq2Seq",
+]

@@ -18,7 +18,11 @@ from keras_seq2seq.corpora import clean_line
 from keras_seq2seq.export import saved_model
 from keras_seq2seq.export.operations import Graph
 from keras_seq2seq.export.saved_model import clean_text, export_saved_model
-from keras_seq2seq.models import RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import (
+    MinimalRecurrentSeq2Seq,
+    RecurrentSeq2Seq,
+    TransformerSeq2Seq,
+)
 from keras_seq2seq.pipelines import Translator
 
 pytestmark = pytest.mark.export
@@ -43,6 +47,10 @@ MODELS = {
         )
         for cell in ("lstm", "gru", "simple")
     },
+    "minimal": (
+        MinimalRecurrentSeq2Seq,
+        {"dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_encoder_layers": 1},
+    ),
 }
 TEXTS = ["ca déb", "b", "", "éc abd abc d", "   ", "a"]
 

@@ -7,7 +7,11 @@ from keras import ops
 
 from keras_seq2seq.decoding import generate
 from keras_seq2seq.losses import TokenCrossEntropy
-from keras_seq2seq.models import RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import (
+    MinimalRecurrentSeq2Seq,
+    RecurrentSeq2Seq,
+    TransformerSeq2Seq,
+)
 
 VOCABULARY = 12
 PAD, START, END = 0, 2, 3
@@ -26,6 +30,11 @@ def recurrent(**options):
     return RecurrentSeq2Seq(VOCABULARY, VOCABULARY, **{**sizes, **options})
 
 
+def minimal(**options):
+    sizes = {"dim": 16, "num_heads": 2, "feedforward_dim": 32, "dropout": 0.0}
+    return MinimalRecurrentSeq2Seq(VOCABULARY, VOCABULARY, **{**sizes, **options})
+
+
 MODELS = {
     "transformer-post": (transformer, {}),
     "transformer-pre": (transformer, {"norm": "pre", "positions": "learned"}),
@@ -36,6 +45,8 @@ MODELS = {
         recurrent,
         {"cell": "simple", "attention": "dot", "bidirectional": False},
     ),
+    "mingru": (minimal, {}),
+    "minlstm-none": (minimal, {"cell": "minlstm", "attention": "none"}),
 }
 
 
@@ -130,7 +141,10 @@ def test_padding_changes_neither_loss_nor_gradients(name):  # (B39, B48)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("name", ["transformer-post", "lstm-additive", "gru-bilinear"])
+@pytest.mark.parametrize(
+    "name",
+    ["transformer-post", "lstm-additive", "gru-bilinear", "mingru", "minlstm-none"],
+)
 def test_half_precision_with_an_empty_source_stays_close_to_float32(
     name, policy
 ):  # (B47, B54)
