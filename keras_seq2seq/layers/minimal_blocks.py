@@ -110,8 +110,7 @@ class MinimalEncoderBlock(_Block):
         x_mask: Bool, `(B, S)`, True where `x` is real.
 
     Returns:
-        `(B, S, D)`, and the final states of the directions side by side, float32,
-        `(B, units)` or `(B, 2 * units)`.
+        `(B, S, D)`.
 
     Raises:
         ValueError: If `cell` is unknown.
@@ -142,13 +141,12 @@ class MinimalEncoderBlock(_Block):
 
     def call(self, x, x_mask, training=None):
         y = self.recurrent_norm(x)
-        output, final = self.forward_layer(y, x_mask)
+        output, _ = self.forward_layer(y, x_mask)
         if self.backward_layer is not None:
-            backward, backward_final = self.backward_layer(y, x_mask)
+            backward, _ = self.backward_layer(y, x_mask)
             output = ops.concatenate([output, backward], axis=-1)
-            final = ops.concatenate([final, backward_final], axis=-1)
         x = self._add(x, self.recurrent_projection(output), training)
-        return self._feedforward(x, training), final
+        return self._feedforward(x, training)
 
     def get_config(self):
         return {**super().get_config(), "bidirectional": self.bidirectional}

@@ -41,8 +41,9 @@ class MinimalRecurrentSeq2Seq(Seq2Seq):
         bidirectional: Whether the encoder reads in both directions.
         attention: Score of the decoder's attention: `"scaled_dot"`, `"dot"`,
             `"bilinear"` or `"additive"`; or `"none"`: the decoder's first states
-            then come from the encoder's last ones, through a dense layer and `g`,
-            which keeps them above 0. With attention they are `g(0)`.
+            then come from the encoder's last output, and its first where it reads
+            backwards too, through a dense layer and `g`, which keeps them above 0.
+            With attention they are `g(0)`.
         num_heads: Attention heads; divides `dim`.
         dropout: Dropout of each sub-layer's output and of the embeddings.
         share_embeddings: Whether source and target use one embedding table; both
@@ -211,14 +212,13 @@ class MinimalRecurrentSeq2Seq(Seq2Seq):
             attention=self.attention,
             num_heads=arguments["num_heads"],
         )
+        self.encoder_norm = final_norm("encoder_norm")
         self.decoder_norm = final_norm("decoder_norm")
-        attends = self.attention != "none"
-        self.encoder_norm: Any = final_norm("encoder_norm") if attends else None
         sides = 2 if arguments["bidirectional"] else 1
         self.bridges = [
-            self._dense(block.units, f"bridge_{index}", sides * block.units)
+            self._dense(block.units, f"bridge_{index}", sides * self.dim)
             for index, block in enumerate(self.decoder_blocks)
-            if not attends
+            if self.attention == "none"
         ]
 
     def _embed(self, embedding, ids, training=None):
@@ -246,13 +246,11 @@ class MinimalRecurrentSeq2Seq(Seq2Seq):
         """
         mask = padding_mask(source_ids)
         x = self._embed(self.source_embedding, source_ids, training)
-        finals = []
         for block in self.encoder_blocks:
-            x, final = block(x, mask, training=training)
-            finals.append(final)
-        if self.attention == "none":
-            return {"mask": mask, "states": self._bridge(finals)}
+            x = block(x, mask, training=training)
         x = self.encoder_norm(x)
+        if self.attention == "none":
+            return {"mask": mask, "states": self._bridge(x, mask)}
         rows = ops.shape(source_ids)[0]
         return {
             "mask": mask,
@@ -264,13 +262,19 @@ class MinimalRecurrentSeq2Seq(Seq2Seq):
             ],
         }
 
-    def _bridge(self, finals):
-        """Decoder layers beyond the encoder's start from its top."""
-        states = []
-        for index, bridge in enumerate(self.bridges):
-            final = bridge(finals[min(index, len(finals) - 1)])
-            states.append(positive(ops.cast(final, "float32")))
-        return states
+    def _bridge(self, x, mask):
+        """First states of the decoder, from where each direction of `x` ends."""
+        positions = ops.expand_dims(ops.arange(ops.shape(x)[1]), 0)
+        lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
+
+        def at(position):  # zeros where the source is empty
+            here = ops.logical_and(mask, positions == position)
+            return ops.sum(ops.where(ops.expand_dims(here, -1), x, 0), axis=1)
+
+        ends = at(lengths - 1)
+        if self._arguments["bidirectional"]:
+            ends = ops.concatenate([ends, at(0)], axis=-1)
+        return [positive(ops.cast(bridge(ends), "float32")) for bridge in self.bridges]
 
     def _caches(self, memory):
         return memory.get("layers", [None] * len(self.decoder_blocks))
