@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from keras_seq2seq.config import DecodingConfig
 from keras_seq2seq.corpora import clean_line
 from keras_seq2seq.export import saved_model
-from keras_seq2seq.export.operations import Graph
+from keras_seq2seq.export.operations import (
+    CORE_OPERATIONS,
+    SAVER_OPERATIONS,
+    TEXT_OPERATIONS,
+    Graph,
+)
 from keras_seq2seq.export.saved_model import clean_text, export_saved_model
 from keras_seq2seq.models import (
     MinimalRecurrentSeq2Seq,
@@ -178,6 +183,8 @@ def test_graph_holds_no_operation_that_a_cpu_server_lacks(served):
     odd = re.compile("Cudnn|PyFunc|Xla|Random")
     assert not [name for name in graph.operations() if odd.search(name)]
     assert graph.xla_compiled() == []
+    allowed = CORE_OPERATIONS | TEXT_OPERATIONS | SAVER_OPERATIONS
+    assert graph.operations() <= allowed, graph.operations() - allowed
     assert not [
         name
         for name in graph.signature_operations("decode_ids")
