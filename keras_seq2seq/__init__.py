@@ -26,6 +26,7 @@ _PUBLIC = {
     "EncodedCorpus": "datasets",
     "Hypothesis": "pipelines",
     "MODELS": "models",
+    "MinimalRecurrentSeq2Seq": "models",
     "Pair": "corpora",
     "PairCorpus": "corpora",
     "EnsembleSeq2Seq": "models",
@@ -73,6 +74,9 @@ if TYPE_CHECKING:
     from keras_seq2seq.models import MODELS as MODELS
     from keras_seq2seq.models import ConvSeq2Seq as ConvSeq2Seq
     from keras_seq2seq.models import EnsembleSeq2Seq as EnsembleSeq2Seq
+    from keras_seq2seq.models import (
+        MinimalRecurrentSeq2Seq as MinimalRecurrentSeq2Seq,
+    )
     from keras_seq2seq.models import RecurrentSeq2Seq as RecurrentSeq2Seq
     from keras_seq2seq.models import TransformerSeq2Seq as TransformerSeq2Seq
     from keras_seq2seq.pipelines import Hypothesis as Hypothesis

@@ -196,9 +196,7 @@ def test_data_page_has_every_cleaning_option_with_its_default():
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["ConvSeq2Seq", "RecurrentSeq2Seq", "TransformerSeq2Seq"]
-)
+@pytest.mark.parametrize("name", sorted(ks.MODELS))
 def test_models_page_has_every_argument_with_its_default(name):
     rows = rows_after(read(ROOT / "docs" / "models.md"), f"## {name}")
     parameters = inspect.signature(ks.MODELS[name]).parameters.values()

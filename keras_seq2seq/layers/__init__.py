@@ -17,6 +17,17 @@ from keras_seq2seq.layers.convolution import (
 )
 from keras_seq2seq.layers.local_window import LocalWindow
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
+from keras_seq2seq.layers.minimal_blocks import (
+    MinimalDecoderBlock,
+    MinimalEncoderBlock,
+)
+from keras_seq2seq.layers.minimal_recurrent import (
+    MinGRU,
+    MinLSTM,
+    linear_scan,
+    log_space_scan,
+    sequential_scan,
+)
 from keras_seq2seq.layers.positions import PositionEncoding, sinusoids
 from keras_seq2seq.layers.recurrent import (
     GRUCell,
@@ -45,6 +56,10 @@ __all__ = [
     "LSTMCell",
     "LocalWindow",
     "LocationScore",
+    "MinGRU",
+    "MinLSTM",
+    "MinimalDecoderBlock",
+    "MinimalEncoderBlock",
     "PositionEncoding",
     "Readout",
     "RecurrentDecoder",
@@ -57,9 +72,12 @@ __all__ = [
     "attend",
     "causal_mask",
     "make_score",
+    "linear_scan",
+    "log_space_scan",
     "masked_softmax",
     "padding_mask",
     "scale_gradient",
     "scan_time",
+    "sequential_scan",
     "sinusoids",
 ]

@@ -3,11 +3,13 @@
 from keras_seq2seq.models.base import Seq2Seq
 from keras_seq2seq.models.convolutional import ConvSeq2Seq
 from keras_seq2seq.models.ensemble import EnsembleSeq2Seq
+from keras_seq2seq.models.minimal_recurrent import MinimalRecurrentSeq2Seq
 from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
 from keras_seq2seq.models.transformer import TransformerSeq2Seq
 
 MODELS = {
     "ConvSeq2Seq": ConvSeq2Seq,
+    "MinimalRecurrentSeq2Seq": MinimalRecurrentSeq2Seq,
     "RecurrentSeq2Seq": RecurrentSeq2Seq,
     "TransformerSeq2Seq": TransformerSeq2Seq,
 }
@@ -16,6 +18,7 @@ __all__ = [
     "MODELS",
     "EnsembleSeq2Seq",
     "ConvSeq2Seq",
+    "MinimalRecurrentSeq2Seq",
     "RecurrentSeq2Seq",
     "Seq2Seq",
     "TransformerSeq2Seq",

@@ -16,9 +16,19 @@ from hypothesis import strategies as st
 from keras_seq2seq.config import DecodingConfig
 from keras_seq2seq.corpora import clean_line
 from keras_seq2seq.export import saved_model
-from keras_seq2seq.export.operations import Graph
+from keras_seq2seq.export.operations import (
+    CORE_OPERATIONS,
+    SAVER_OPERATIONS,
+    TEXT_OPERATIONS,
+    Graph,
+)
 from keras_seq2seq.export.saved_model import clean_text, export_saved_model
-from keras_seq2seq.models import ConvSeq2Seq, RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import (
+    ConvSeq2Seq,
+    MinimalRecurrentSeq2Seq,
+    RecurrentSeq2Seq,
+    TransformerSeq2Seq,
+)
 from keras_seq2seq.pipelines import Translator
 
 pytestmark = pytest.mark.export
@@ -54,6 +64,10 @@ MODELS = {
         )
         for cell in ("lstm", "gru", "simple")
     },
+    "minimal": (
+        MinimalRecurrentSeq2Seq,
+        {"dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_encoder_layers": 1},
+    ),
 }
 TEXTS = ["ca déb", "b", "", "éc abd abc d", "   ", "a"]
 
@@ -181,6 +195,8 @@ def test_graph_holds_no_operation_that_a_cpu_server_lacks(served):
     odd = re.compile("Cudnn|PyFunc|Xla|Random")
     assert not [name for name in graph.operations() if odd.search(name)]
     assert graph.xla_compiled() == []
+    allowed = CORE_OPERATIONS | TEXT_OPERATIONS | SAVER_OPERATIONS
+    assert graph.operations() <= allowed, graph.operations() - allowed
     assert not [
         name
         for name in graph.signature_operations("decode_ids")

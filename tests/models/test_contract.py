@@ -10,6 +10,7 @@ from keras import ops
 from keras_seq2seq.models import (
     MODELS,
     ConvSeq2Seq,
+    MinimalRecurrentSeq2Seq,
     RecurrentSeq2Seq,
     TransformerSeq2Seq,
 )
@@ -63,6 +64,14 @@ def convolutional(**options):
             "max_positions": 16,
             **options,
         },
+    )
+
+
+def minimal(**options):
+    return MinimalRecurrentSeq2Seq(
+        VOCABULARY,
+        VOCABULARY,
+        **{"dim": 8, "feedforward_dim": 12, "num_heads": 2, **options},
     )
 
 
@@ -164,6 +173,33 @@ CASES["convolutional-wide-kernels"] = (
 CASES["convolutional-shared-and-tied"] = (
     convolutional,
     {"share_embeddings": True, "tie_output": True, "decoder_channels": [6]},
+)
+for cell, attention in itertools.product(
+    ("mingru", "minlstm"), ("none", "scaled_dot", "additive")
+):
+    CASES[f"minimal-{cell}-{attention}"] = (
+        minimal,
+        {
+            "cell": cell,
+            "attention": attention,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+        },
+    )
+CASES["minimal-stacked"] = (
+    minimal,
+    {"num_encoder_layers": 2, "num_decoder_layers": 3, "share_embeddings": True},
+)
+CASES["minimal-stacked-none-one-direction"] = (
+    minimal,
+    {
+        "cell": "minlstm",
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 3,
+        "attention": "none",
+        "bidirectional": False,
+        "tie_output": False,
+    },
 )
 
 
@@ -351,7 +387,7 @@ def test_one_fit_step_trains_every_weight_and_stays_finite(case):
 
 
 def test_initial_loss_is_that_of_a_uniform_guess():
-    for make in (transformer, recurrent, convolutional):
+    for make in (transformer, recurrent, convolutional, minimal):
         logits = logits_of(make(), SOURCE, TARGET)
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         assert -log_probs.mean() == pytest.approx(np.log(VOCABULARY), rel=0.35)
@@ -432,6 +468,11 @@ def test_models_lists_every_model_by_its_class_name():
             {"tie_output": True, "output_dim": 4},
             ["output_dim=4", "embedding_dim=8"],
         ),
+        (minimal, {"cell": "gru"}, ["cell='gru'", "'minlstm'"]),
+        (minimal, {"attention": "luong"}, ["attention='luong'", "'scaled_dot'"]),
+        (minimal, {"num_heads": 3}, ["num_heads=3", "dim=8"]),
+        (minimal, {"expansion": 0.1}, ["expansion=0.1", "dim=8"]),
+        (minimal, {"num_decoder_layers": 0}, ["num_decoder_layers=0"]),
     ],
 )
 def test_contradicting_arguments_are_refused_with_their_values(make, options, words):
@@ -448,3 +489,5 @@ def test_shared_embeddings_need_one_vocabulary():
         RecurrentSeq2Seq(5, 6, units=8, share_embeddings=True)
     with pytest.raises(ValueError, match="target_vocabulary_size=6"):
         ConvSeq2Seq(5, 6, share_embeddings=True)
+    with pytest.raises(ValueError, match="source_vocabulary_size=5"):
+        MinimalRecurrentSeq2Seq(5, 6, dim=8, share_embeddings=True)

@@ -7,7 +7,12 @@ from keras import ops
 
 from keras_seq2seq.decoding import generate
 from keras_seq2seq.losses import TokenCrossEntropy
-from keras_seq2seq.models import ConvSeq2Seq, RecurrentSeq2Seq, TransformerSeq2Seq
+from keras_seq2seq.models import (
+    ConvSeq2Seq,
+    MinimalRecurrentSeq2Seq,
+    RecurrentSeq2Seq,
+    TransformerSeq2Seq,
+)
 
 VOCABULARY = 12
 PAD, START, END = 0, 2, 3
@@ -34,6 +39,11 @@ def convolutional(**options):
     )
 
 
+def minimal(**options):
+    sizes = {"dim": 16, "num_heads": 2, "feedforward_dim": 32, "dropout": 0.0}
+    return MinimalRecurrentSeq2Seq(VOCABULARY, VOCABULARY, **{**sizes, **options})
+
+
 MODELS = {
     "transformer-post": (transformer, {}),
     "transformer-pre": (transformer, {"norm": "pre", "positions": "learned"}),
@@ -45,6 +55,8 @@ MODELS = {
         {"cell": "simple", "attention": "dot", "bidirectional": False},
     ),
     "convolutional": (convolutional, {}),
+    "mingru": (minimal, {}),
+    "minlstm-none": (minimal, {"cell": "minlstm", "attention": "none"}),
 }
 
 
@@ -140,7 +152,15 @@ def test_padding_changes_neither_loss_nor_gradients(name):  # (B39, B48)
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize(
-    "name", ["transformer-post", "lstm-additive", "gru-bilinear", "convolutional"]
+    "name",
+    [
+        "transformer-post",
+        "lstm-additive",
+        "gru-bilinear",
+        "convolutional",
+        "mingru",
+        "minlstm-none",
+    ],
 )
 def test_half_precision_with_an_empty_source_stays_close_to_float32(
     name, policy
