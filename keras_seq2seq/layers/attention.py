@@ -217,3 +217,49 @@ def make_score(score: str, units: int, **kwargs):
         names = ", ".join(map(repr, (*scores, "additive")))
         raise ValueError(f"`score` must be one of {names}. Received: score={score!r}.")
     return scores[score](**kwargs)
+
+
+@keras.saving.register_keras_serializable("keras_seq2seq")
+class Attention(keras.layers.Layer):
+    """Attention of queries over pairs of key and value, with any score.
+
+    `sum_i softmax_i(score(q, k_i)) v_i`; zeros where no position may be attended to.
+
+    Args:
+        score: `"dot"`, `"scaled_dot"`, `"bilinear"` or `"additive"`.
+        units: Width of the hidden layer of `"additive"`.
+
+    Call arguments:
+        query: `(..., T, Q)`.
+        keys: `(..., S, K)`.
+        values: `(..., S, D)`; None takes `keys`.
+        attention_mask: Bool, broadcastable to `(..., T, S)`, True may attend.
+
+    Returns:
+        `context`, `(..., T, D)`, and `attention_weights`, `(..., T, S)`.
+
+    Raises:
+        ValueError: If `score` is unknown.
+
+    Reference:
+        Bahdanau et al., 2015; Luong et al., 2015; Vaswani et al., 2017, section 3.2.
+    """
+
+    def __init__(self, score: str = "scaled_dot", units: int = 64, **kwargs):
+        super().__init__(**kwargs)
+        self.score = score
+        self.units = units
+        self.score_layer = make_score(
+            score, units, name="score", dtype=self.dtype_policy
+        )
+
+    def build(self, query_shape, keys_shape):
+        self.score_layer.build(query_shape, keys_shape)
+        self.score_layer.built = True
+
+    def call(self, query, keys, values=None, attention_mask=None):
+        scores = self.score_layer(query, self.score_layer.project_memory(keys))
+        return attend(scores, keys if values is None else values, attention_mask)
+
+    def get_config(self):
+        return {**super().get_config(), "score": self.score, "units": self.units}
