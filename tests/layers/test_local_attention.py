@@ -51,9 +51,9 @@ def self_attention(window=None, seed=0, **options):
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("length", [1, 2, 5, 7, 12])
+@pytest.mark.parametrize("length", [1, 5, 8])
 @pytest.mark.parametrize(
-    ("before", "after"), [(0, 0), (1, 1), (2, 2), (3, 0), (1, 2), (30, 30), (30, 0)]
+    ("before", "after"), [(0, 0), (2, 2), (3, 0), (1, 2), (30, 30)]
 )
 def test_a_window_equals_the_mask_over_all_pairs(score, length, before, after):
     query, keys, values = (data(2, 2, length, 4, seed=seed) for seed in range(3))
@@ -216,7 +216,7 @@ def test_shifting_the_sequence_shifts_the_output_away_from_the_ends(rotary):
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("window", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("window", [1, 3, 20])
 def test_a_ring_of_cached_positions_gives_the_whole_sequence(score, window):
     layer = self_attention((window - 1, 0), score=score, rotary=score != "additive")
     x = data(2, 8, DIM)
