@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_seq2seq.losses import TokenCrossEntropy
 from keras_seq2seq.models import TransformerSeq2Seq
+from keras_seq2seq.trainer import set_mean_weights
 
 VOCABULARY, DIM = 11, 8
 SOURCE = np.array([[5, 6, 7, 4, 9, 3], [8, 4, 10, 6, 7, 3]], "int32")
@@ -184,3 +185,21 @@ def test_a_wide_window_is_the_full_model():
     narrow.set_weights(full.get_weights())
     difference = logits_of(narrow, SOURCE, TARGET) - logits_of(full, SOURCE, TARGET)
     assert np.abs(difference).max() > 1e-2
+
+
+def test_mean_of_equal_checkpoints_is_each_of_them_and_of_two_the_midpoint(tmp_path):
+    model = make(norm="pre")
+    first = model.get_weights()
+    model.save_weights(tmp_path / "first.weights.h5")
+    generator = np.random.default_rng(1)
+    second = [w + generator.normal(size=w.shape).astype("float32") for w in first]
+    model.set_weights(second)
+    model.save_weights(tmp_path / "second.weights.h5")
+    one, other = tmp_path / "first.weights.h5", tmp_path / "second.weights.h5"
+
+    set_mean_weights(model, [one, one, one])
+    for found, expected in zip(model.get_weights(), first, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    set_mean_weights(model, [one, other])
+    for found, a, b in zip(model.get_weights(), first, second, strict=True):
+        np.testing.assert_allclose(found, (a + b) / 2, atol=1e-6)
