@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -388,6 +388,16 @@ def _validated_epochs(config: RunConfig) -> list[int]:
     return sorted({*range(every, last + 1, every), last})
 
 
+def set_mean_weights(model: keras.Model, files: Sequence[Path]) -> None:
+    """Gives a model the mean of the weights in `files`, computed in float64."""
+    totals: list[Any] = [0.0] * len(model.get_weights())
+    for file in files:
+        model.load_weights(file)
+        weights = [weight.astype("float64") for weight in model.get_weights()]
+        totals = [a + b for a, b in zip(totals, weights, strict=True)]
+    model.set_weights([total / len(files) for total in totals])
+
+
 def _average(
     config: RunConfig,
     folder: Path,
@@ -405,12 +415,7 @@ def _average(
     files = files[-config.training.average_checkpoints :]
     if len(files) < 2:
         return
-    totals: list[Any] = [0.0] * len(model.get_weights())
-    for file in files:
-        model.load_weights(file)
-        weights = [weight.astype("float64") for weight in model.get_weights()]
-        totals = [a + b for a, b in zip(totals, weights, strict=True)]
-    model.set_weights([total / len(files) for total in totals])
+    set_mean_weights(model, files)
     logs = model.evaluate(valid, return_dict=True, verbose=0)
     scores = rename_totals({f"val_{name}": value for name, value in logs.items()})
     if text_validation is not None:

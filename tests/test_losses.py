@@ -33,6 +33,14 @@ def test_smoothed_loss_of_a_known_distribution(smoothing, epsilon, expected):
     assert loss_of(loss, [[0]], logits, [[1]]) == pytest.approx(expected, abs=1e-6)
 
 
+def test_loss_less_the_entropy_of_its_target_is_what_tensor2tensor_prints():
+    loss = TokenCrossEntropy(label_smoothing=0.1, smoothing="others")
+    target = np.array([0.9, 0.1 / 3, 0.1 / 3, 0.1 / 3])
+    entropy = -(target * np.log(target)).sum()
+    printed = loss_of(loss, [[0]], [[np.log(PROBABILITIES)]], [[1]]) - entropy
+    assert printed == pytest.approx(0.116322, abs=1e-6)
+
+
 @pytest.mark.parametrize("smoothing", ["vocabulary", "others"])
 def test_smoothed_loss_equals_the_full_target_distribution(smoothing):
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from keras_seq2seq.layers.attention import (
     AdditiveScore,
+    Attention,
     BilinearScore,
     DotScore,
     LocationScore,
@@ -15,6 +16,7 @@ from keras_seq2seq.layers.convolution import (
     WeightNormConv,
     scale_gradient,
 )
+from keras_seq2seq.layers.local_attention import local_attend
 from keras_seq2seq.layers.local_window import LocalWindow
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
 from keras_seq2seq.layers.minimal_blocks import (
@@ -28,7 +30,8 @@ from keras_seq2seq.layers.minimal_recurrent import (
     log_space_scan,
     sequential_scan,
 )
-from keras_seq2seq.layers.positions import PositionEncoding, sinusoids
+from keras_seq2seq.layers.multi_head_attention import CrossAttention, SelfAttention
+from keras_seq2seq.layers.positions import PositionEncoding, rotate, sinusoids
 from keras_seq2seq.layers.recurrent import (
     GRUCell,
     LSTMCell,
@@ -38,14 +41,13 @@ from keras_seq2seq.layers.recurrent import (
 )
 from keras_seq2seq.layers.recurrent_decoder import Readout, RecurrentDecoder
 from keras_seq2seq.layers.transformer import (
-    CrossAttention,
-    SelfAttention,
     TransformerDecoderBlock,
     TransformerEncoderBlock,
 )
 
 __all__ = [
     "AdditiveScore",
+    "Attention",
     "BilinearScore",
     "Bridge",
     "ConvDecoderBlock",
@@ -71,11 +73,13 @@ __all__ = [
     "WeightNormConv",
     "attend",
     "causal_mask",
-    "make_score",
     "linear_scan",
+    "local_attend",
     "log_space_scan",
+    "make_score",
     "masked_softmax",
     "padding_mask",
+    "rotate",
     "scale_gradient",
     "scan_time",
     "sequential_scan",

@@ -49,6 +49,15 @@ def score_vector(shape, dtype=None):
     return ops.squeeze(start, -1)
 
 
+def _inner_products(query, keys):
+    """Products of all queries and keys, `(..., T, S)`, in float32.
+
+    Near 1000 float16 has steps of a half, and one step changes a softmax.
+    """
+    query, keys = ops.cast(query, "float32"), ops.cast(keys, "float32")
+    return ops.matmul(query, ops.swapaxes(keys, -1, -2))
+
+
 @keras.saving.register_keras_serializable("keras_seq2seq")
 class DotScore(keras.layers.Layer):
     """Scores by the inner product of query and memory: `q · k`.
@@ -63,7 +72,7 @@ class DotScore(keras.layers.Layer):
         keys: What `project_memory` returned, `(..., S, D)`.
 
     Returns:
-        Attention scores, `(..., T, S)`.
+        Attention scores, float32, `(..., T, S)`.
 
     Reference:
         Luong et al., 2015, section 3.1 ("dot"); scaled: Vaswani et al., 2017,
@@ -88,10 +97,9 @@ class DotScore(keras.layers.Layer):
         return memory
 
     def call(self, query, keys):
-        if self.scaled:
-            # Before the product, so that float16 does not overflow.
-            query = query * query.shape[-1] ** -0.5
-        return ops.matmul(query, ops.swapaxes(keys, -1, -2))
+        if self.scaled:  # here, not there: fewer queries than products
+            query = ops.cast(query, "float32") * query.shape[-1] ** -0.5
+        return _inner_products(query, keys)
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])
@@ -109,7 +117,7 @@ class BilinearScore(keras.layers.Layer):
         keys: What `project_memory` returned, `(..., S, Q)`.
 
     Returns:
-        Attention scores, `(..., T, S)`.
+        Attention scores, float32, `(..., T, S)`.
 
     Reference:
         Luong et al., 2015, section 3.1 ("general").
@@ -133,7 +141,7 @@ class BilinearScore(keras.layers.Layer):
         return self.memory_projection(memory)
 
     def call(self, query, keys):
-        return ops.matmul(query, ops.swapaxes(keys, -1, -2))
+        return _inner_products(query, keys)
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])
@@ -299,3 +307,49 @@ def make_score(score: str, units: int, *, max_positions: int = 128, **kwargs):
             f"`attention` must be one of {names}. Received: attention={score!r}."
         )
     return scores[score](**kwargs)
+
+
+@keras.saving.register_keras_serializable("keras_seq2seq")
+class Attention(keras.layers.Layer):
+    """Attention of queries over pairs of key and value, with any score.
+
+    `sum_i softmax_i(score(q, k_i)) v_i`; zeros where no position may be attended to.
+
+    Args:
+        score: `"dot"`, `"scaled_dot"`, `"bilinear"` or `"additive"`.
+        units: Width of the hidden layer of `"additive"`.
+
+    Call arguments:
+        query: `(..., T, Q)`.
+        keys: `(..., S, K)`.
+        values: `(..., S, D)`; None takes `keys`.
+        attention_mask: Bool, broadcastable to `(..., T, S)`, True may attend.
+
+    Returns:
+        `context`, `(..., T, D)`, and `attention_weights`, `(..., T, S)`.
+
+    Raises:
+        ValueError: If `score` is unknown.
+
+    Reference:
+        Bahdanau et al., 2015; Luong et al., 2015; Vaswani et al., 2017, section 3.2.
+    """
+
+    def __init__(self, score: str = "scaled_dot", units: int = 64, **kwargs):
+        super().__init__(**kwargs)
+        self.score = score
+        self.units = units
+        self.score_layer = make_score(
+            score, units, name="score", dtype=self.dtype_policy
+        )
+
+    def build(self, query_shape, keys_shape):
+        self.score_layer.build(query_shape, keys_shape)
+        self.score_layer.built = True
+
+    def call(self, query, keys, values=None, attention_mask=None):
+        scores = self.score_layer(query, self.score_layer.project_memory(keys))
+        return attend(scores, keys if values is None else values, attention_mask)
+
+    def get_config(self):
+        return {**super().get_config(), "score": self.score, "units": self.units}

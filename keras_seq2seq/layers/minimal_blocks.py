@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_seq2seq.layers.minimal_recurrent import make_minimal
-from keras_seq2seq.layers.transformer import CrossAttention
+from keras_seq2seq.layers.multi_head_attention import CrossAttention
 
 
 class _Block(keras.layers.Layer):

@@ -1,6 +1,6 @@
-"""The Transformer's blocks: multi-head attention, feed-forward, encoder and decoder.
+"""The Transformer's blocks: attention and feed-forward, with residuals and norms.
 
-Each attention has a form over a whole sequence, for training, and a form for one
+The decoder block has a form over a whole target, for training, and a form for one
 position with cached keys and values, for decoding; both run the same weights.
 """
 
@@ -9,209 +9,9 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_seq2seq.buffers import write_at
-from keras_seq2seq.layers.attention import attend, make_score
+from keras_seq2seq.layers.multi_head_attention import CrossAttention, SelfAttention
 
 _EPSILON = 1e-6
-
-
-def split_heads(x, num_heads: int):
-    """Reshapes `(B, T, H*K)` to `(B, H, T, K)`."""
-    batch, length, width = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
-    x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
-    return ops.transpose(x, (0, 2, 1, 3))  # (B, H, T, K)
-
-
-def merge_heads(x):
-    """Reshapes `(B, H, T, K)` to `(B, T, H*K)`."""
-    num_heads, width = x.shape[1], x.shape[3]
-    x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, H, K)
-    batch, length = ops.shape(x)[0], ops.shape(x)[1]
-    return ops.reshape(x, (batch, length, num_heads * width))
-
-
-class _Attention(keras.layers.Layer):
-    """What self-attention and cross-attention share: arguments and checks."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        dim: int,
-        dropout: float = 0.0,
-        score: str = "scaled_dot",
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        if num_heads < 1 or dim % num_heads:
-            raise ValueError(
-                "`num_heads` must divide `dim`. "
-                f"Received: num_heads={num_heads}, dim={dim}."
-            )
-        self.num_heads = num_heads
-        self.dim = dim
-        self.dropout = dropout
-        self.score = score
-        self.score_layer = make_score(
-            score, dim // num_heads, name="score", dtype=self.dtype_policy
-        )
-        self.output_projection = self._dense(dim, "output_projection")
-        self.weights_dropout = keras.layers.Dropout(
-            dropout, name="weights_dropout", dtype="float32"
-        )
-
-    def _dense(self, units, name):
-        return keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
-
-    def _attend(self, query, keys, values, attention_mask, training):
-        context, weights = attend(
-            self.score_layer(query, keys),
-            values,
-            attention_mask,
-            lambda x: self.weights_dropout(x, training=training),
-        )
-        return self.output_projection(merge_heads(context)), weights
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "dim": self.dim,
-            "dropout": self.dropout,
-            "score": self.score,
-        }
-
-    def _build_score(self):
-        width = self.dim // self.num_heads
-        shape = (None, self.num_heads, None, width)
-        self.score_layer.build(shape, shape)
-        self.score_layer.built = True
-
-
-@keras.saving.register_keras_serializable("keras_seq2seq")
-class SelfAttention(_Attention):
-    """Multi-head attention of a sequence over itself.
-
-    Queries, keys and values come from one product of width `3 D`.
-
-    Args:
-        num_heads: Number of heads `H`; divides `dim`.
-        dim: Model width `D`; each head is `D / H` wide.
-        dropout: Dropout of the attention weights.
-        score: `"scaled_dot"` (the paper), `"dot"`, `"bilinear"` or `"additive"`,
-            one for all heads.
-
-    Call arguments:
-        x: `(B, T, D)`.
-        attention_mask: Bool, broadcastable to `(B, H, T, T)`, True may attend.
-
-    Returns:
-        `(B, T, D)` and the attention weights, `(B, H, T, T)`.
-
-    Raises:
-        ValueError: If `num_heads` does not divide `dim`.
-
-    Reference:
-        Vaswani et al., 2017, section 3.2.2.
-    """
-
-    def __init__(self, num_heads: int, dim: int, *args, **kwargs):
-        super().__init__(num_heads, dim, *args, **kwargs)
-        self.input_projection = self._dense(3 * dim, "input_projection")
-
-    def build(self, x_shape):
-        self.input_projection.build((None, None, self.dim))
-        self.output_projection.build((None, None, self.dim))
-        self._build_score()
-
-    def _project(self, x):
-        parts = ops.split(self.input_projection(x), 3, axis=-1)
-        query, keys, values = [split_heads(part, self.num_heads) for part in parts]
-        return query, self.score_layer.project_memory(keys), values
-
-    def call(self, x, attention_mask=None, training=None):
-        query, keys, values = self._project(x)
-        return self._attend(query, keys, values, attention_mask, training)
-
-    def step(self, x, cache, index, attention_mask):
-        """Attends from one position over the cached ones and itself.
-
-        Args:
-            x: The newest position, `(R, 1, D)`.
-            cache: `{"keys", "values"}`, each `(R, H, L, K)`.
-            index: Scalar int32, the slot where the newest position belongs.
-            attention_mask: Bool, broadcastable to `(R, H, 1, L)`.
-
-        Returns:
-            `(R, 1, D)` and the new cache.
-        """
-        query, keys, values = self._project(x)
-        keys = write_at(cache["keys"], index, keys, axis=2)
-        values = write_at(cache["values"], index, values, axis=2)
-        output, _ = self._attend(query, keys, values, attention_mask, False)
-        return output, {"keys": keys, "values": values}
-
-    def empty_cache(self, rows, length: int):
-        """Returns the cache of `rows` rows and `length` positions, all zeros."""
-        shape = (rows, self.num_heads, length, self.dim // self.num_heads)
-        return {
-            name: ops.zeros(shape, dtype=self.compute_dtype)
-            for name in ("keys", "values")
-        }
-
-
-@keras.saving.register_keras_serializable("keras_seq2seq")
-class CrossAttention(_Attention):
-    """Multi-head attention of the decoder over the encoder's memory.
-
-    Args:
-        num_heads: Number of heads `H`; divides `dim`.
-        dim: Model width `D`; each head is `D / H` wide.
-        dropout: Dropout of the attention weights.
-        score: `"scaled_dot"` (the paper), `"dot"`, `"bilinear"` or `"additive"`,
-            one for all heads.
-
-    Call arguments:
-        x: Decoder vectors, `(B, T, D)`.
-        cache: What `project_memory` returned, `{"keys", "values"}` of
-            `(B, H, S, K)` each.
-        attention_mask: Bool, broadcastable to `(B, H, T, S)`; from the *source*.
-
-    Returns:
-        `(B, T, D)` and the attention weights, `(B, H, T, S)`.
-
-    Raises:
-        ValueError: If `num_heads` does not divide `dim`.
-
-    Reference:
-        Vaswani et al., 2017, section 3.2.3.
-    """
-
-    def __init__(self, num_heads: int, dim: int, *args, **kwargs):
-        super().__init__(num_heads, dim, *args, **kwargs)
-        self.query_projection = self._dense(dim, "query_projection")
-        self.memory_projection = self._dense(2 * dim, "memory_projection")
-
-    def build(self, *shapes, **named_shapes):
-        shape = (None, None, self.dim)
-        self.query_projection.build(shape)
-        self.memory_projection.build(shape)
-        self.output_projection.build(shape)
-        self._build_score()
-        self.built = True
-
-    def project_memory(self, memory):
-        """Returns the keys and values of `memory` `(B, S, D)`, once per source."""
-        keys, values = ops.split(self.memory_projection(memory), 2, axis=-1)
-        return {
-            "keys": self.score_layer.project_memory(split_heads(keys, self.num_heads)),
-            "values": split_heads(values, self.num_heads),
-        }
-
-    def call(self, x, cache, attention_mask=None, training=None):
-        query = split_heads(self.query_projection(x), self.num_heads)
-        return self._attend(
-            query, cache["keys"], cache["values"], attention_mask, training
-        )
 
 
 class _Block(keras.layers.Layer):
@@ -226,6 +26,10 @@ class _Block(keras.layers.Layer):
         norm: str = "post",
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        attention_score: str = "scaled_dot",
+        attention_bias: bool = True,
+        rotary: bool = False,
+        window: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -233,15 +37,24 @@ class _Block(keras.layers.Layer):
             raise ValueError(
                 f'`norm` must be "post" or "pre". Received: norm={norm!r}.'
             )
+        if window is not None and window < 1:
+            raise ValueError(f"`window` must be positive. Received: window={window}.")
         self.dim = dim
         self.num_heads = num_heads
         self.feedforward_dim = feedforward_dim
         self.norm = norm
         self.dropout = dropout
         self.attention_dropout = attention_dropout
+        self.attention_score = attention_score
+        self.attention_bias = attention_bias
+        self.rotary = rotary
+        self.window = window
         policy = self.dtype_policy
-        self.self_attention = SelfAttention(
-            num_heads, dim, attention_dropout, name="self_attention", dtype=policy
+        self.self_attention = self._attention(
+            SelfAttention,
+            "self_attention",
+            rotary=rotary,
+            window=None if window is None else self._neighbourhood(window),
         )
         self.self_attention_norm = self._normalization("self_attention_norm")
         self.inner = keras.layers.Dense(
@@ -251,6 +64,18 @@ class _Block(keras.layers.Layer):
         self.feedforward_norm = self._normalization("feedforward_norm")
         self.residual_dropout = keras.layers.Dropout(
             dropout, name="residual_dropout", dtype=policy
+        )
+
+    def _attention(self, layer, name, **arguments):
+        return layer(
+            self.num_heads,
+            self.dim,
+            self.attention_dropout,
+            self.attention_score,
+            self.attention_bias,
+            name=name,
+            dtype=self.dtype_policy,
+            **arguments,
         )
 
     def _normalization(self, name):
@@ -291,6 +116,10 @@ class _Block(keras.layers.Layer):
             "norm": self.norm,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "attention_score": self.attention_score,
+            "attention_bias": self.attention_bias,
+            "rotary": self.rotary,
+            "window": self.window,
         }
 
 
@@ -306,20 +135,30 @@ class TransformerEncoderBlock(_Block):
             before the sub-layer.
         dropout: Dropout of each sub-layer's output.
         attention_dropout: Dropout of the attention weights (not in the paper).
+        attention_score: Of the attention, see `SelfAttention`.
+        attention_bias: Whether the attention's projections add a bias.
+        rotary: Whether self-attention rotates queries and keys by their positions.
+        window: Size `r` of the neighbourhood that self-attention is restricted to:
+            `r // 2` positions on both sides; None: all positions.
 
     Call arguments:
         x: `(B, S, D)`.
-        attention_mask: Bool, broadcastable to `(B, H, S, S)`, True may attend.
+        attention_mask: Bool, broadcastable to `(B, H, S, S)`, True may attend; with
+            `window` to `(B, H, 1, S)`.
 
     Returns:
         `(B, S, D)`.
 
     Raises:
-        ValueError: If `norm` is unknown or `num_heads` does not divide `dim`.
+        ValueError: If `norm` is unknown, `window` is not positive, or the arguments
+            of the attention contradict each other, see `SelfAttention`.
 
     Reference:
-        Vaswani et al., 2017, section 3.1.
+        Vaswani et al., 2017, section 3.1; `window`: section 4.
     """
+
+    def _neighbourhood(self, window):
+        return window // 2, window // 2
 
     def call(self, x, attention_mask=None, training=None):
         x, _ = self._sublayer(
@@ -342,33 +181,36 @@ class TransformerDecoderBlock(_Block):
         norm: `"post"` or `"pre"`, see `TransformerEncoderBlock`.
         dropout: Dropout of each sub-layer's output.
         attention_dropout: Dropout of the attention weights (not in the paper).
+        attention_score: Of both attentions, see `SelfAttention`.
+        attention_bias: Whether the attentions' projections add a bias.
+        rotary: Whether self-attention rotates queries and keys by their positions.
+        window: Size `r` of the neighbourhood that self-attention is restricted to:
+            the last `r` positions, its own among them; None: all positions.
 
     Call arguments:
         x: `(B, T, D)`.
         memory_cache: What `cross_attention.project_memory` returned.
         memory_mask: Bool, broadcastable to `(B, H, T, S)`.
-        attention_mask: Bool, broadcastable to `(B, H, T, T)`.
+        attention_mask: Bool, broadcastable to `(B, H, T, T)`; with `window` to
+            `(B, H, 1, T)`, and None where padding stands on the right.
 
     Returns:
         `(B, T, D)` and the cross-attention weights, `(B, H, T, S)`.
 
     Raises:
-        ValueError: If `norm` is unknown or `num_heads` does not divide `dim`.
+        ValueError: As for `TransformerEncoderBlock`.
 
     Reference:
-        Vaswani et al., 2017, section 3.1.
+        Vaswani et al., 2017, section 3.1; `window`: section 4.
     """
 
     def __init__(self, dim: int, num_heads: int, feedforward_dim: int, **kwargs):
         super().__init__(dim, num_heads, feedforward_dim, **kwargs)
-        self.cross_attention = CrossAttention(
-            num_heads,
-            dim,
-            self.attention_dropout,
-            name="cross_attention",
-            dtype=self.dtype_policy,
-        )
+        self.cross_attention = self._attention(CrossAttention, "cross_attention")
         self.cross_attention_norm = self._normalization("cross_attention_norm")
+
+    def _neighbourhood(self, window):
+        return window - 1, 0
 
     def build(self, *shapes, **named_shapes):
         super().build()

@@ -159,7 +159,7 @@ class ConvSeq2Seq(Seq2Seq):
             layer = PositionEncoding(
                 "learned",
                 dim=self.embedding_dim,
-                max_positions=self.max_positions,
+                max_positions=self._arguments["max_positions"],
                 stddev=0.1,
                 name=name,
                 dtype=policy,

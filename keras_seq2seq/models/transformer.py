@@ -35,14 +35,23 @@ class TransformerSeq2Seq(Seq2Seq):
         num_decoder_layers: Decoder blocks.
         dropout: Dropout of each sub-layer's output and of the embeddings.
         attention_dropout: Dropout of the attention weights (not in the paper).
+        attention_score: `"scaled_dot"` (the paper), `"dot"`, `"bilinear"` or
+            `"additive"`, in every attention.
+        attention_bias: Whether the attention's projections add a bias.
+        window: Size `r` of the neighbourhood that self-attention is restricted to, in
+            time linear in the length: the encoder's `r // 2` positions on both sides,
+            the decoder's last `r`, its own among them. None: all positions.
         norm: `"post"` (the paper) or `"pre"`, which adds one final normalisation
             to each stack.
-        positions: `"sinusoidal"` or `"learned"`.
+        positions: `"sinusoidal"`, `"learned"`, `"rotary"` (queries and keys of
+            self-attention are rotated in every layer) or `"none"`.
         combine_positions: `"sum"` adds position vectors to token vectors;
             `"concat"` appends them, the two widths summing to `dim`.
         position_dim: Width of the position vectors under `"concat"`; None takes
             a quarter of `dim`.
         max_positions: Rows of the learned position table.
+        sinusoid_layout: `"paper"`, sine and cosine in turn, or `"halves"`, first all
+            sines, as in Tensor2Tensor and fairseq.
         share_embeddings: Whether source and target use one embedding table; both
             vocabularies must then be the same.
         tie_output: Whether the target embedding is also the output projection.
@@ -66,7 +75,8 @@ class TransformerSeq2Seq(Seq2Seq):
         ```
 
     Reference:
-        Vaswani et al., 2017. Learned positions: table 3, row (E).
+        Vaswani et al., 2017. Learned positions: table 3, row (E); `window`: section 4.
+        Rotary positions: Su et al., 2021.
     """
 
     def __init__(
@@ -81,11 +91,15 @@ class TransformerSeq2Seq(Seq2Seq):
         num_decoder_layers: int = 6,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        attention_score: str = "scaled_dot",
+        attention_bias: bool = True,
+        window: int | None = None,
         norm: str = "post",
         positions: str = "sinusoidal",
         combine_positions: str = "sum",
         position_dim: int | None = None,
         max_positions: int = 1024,
+        sinusoid_layout: str = "paper",
         share_embeddings: bool = False,
         tie_output: bool = True,
         **kwargs,
@@ -99,15 +113,20 @@ class TransformerSeq2Seq(Seq2Seq):
             "num_decoder_layers": num_decoder_layers,
             "dropout": dropout,
             "attention_dropout": attention_dropout,
+            "attention_score": attention_score,
+            "attention_bias": attention_bias,
+            "window": window,
             "norm": norm,
             "positions": positions,
             "combine_positions": combine_positions,
             "position_dim": position_dim,
             "max_positions": max_positions,
+            "sinusoid_layout": sinusoid_layout,
             "share_embeddings": share_embeddings,
             "tie_output": tie_output,
         }
         self.dim = dim
+        self.window = window
         self.max_positions = max_positions if positions == "learned" else None
         concat = combine_positions == "concat"
         position_dim = dim // 4 if position_dim is None else position_dim
@@ -118,6 +137,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
     def _check(self, concat, position_dim):
         arguments = self._arguments
+        self._check_positions(concat)
         if concat and not 0 < position_dim < self.dim:
             raise ValueError(
                 "`position_dim` must be between 0 and `dim` when positions are "
@@ -132,6 +152,26 @@ class TransformerSeq2Seq(Seq2Seq):
             )
         if arguments["share_embeddings"]:
             self._check_one_vocabulary()
+
+    def _check_positions(self, concat):
+        positions = self._arguments["positions"]
+        if positions not in ("sinusoidal", "learned", "rotary", "none"):
+            raise ValueError(
+                '`positions` must be "sinusoidal", "learned", "rotary" or "none". '
+                f"Received: positions={positions!r}."
+            )
+        if concat and positions in ("rotary", "none"):
+            raise ValueError(
+                '`combine_positions="concat"` needs position vectors: '
+                'positions="sinusoidal" or "learned". '
+                f'Received: positions={positions!r}, combine_positions="concat".'
+            )
+        layout = self._arguments["sinusoid_layout"]
+        if layout != "paper" and positions != "sinusoidal":
+            raise ValueError(
+                '`sinusoid_layout` is of positions="sinusoidal" only. '
+                f"Received: sinusoid_layout={layout!r}, positions={positions!r}."
+            )
 
     def _make_embeddings(self, positions, combine_positions, position_dim):
         arguments, policy = self._arguments, self.dtype_policy
@@ -151,14 +191,19 @@ class TransformerSeq2Seq(Seq2Seq):
             return layer
 
         def encoding(name):
-            return PositionEncoding(
+            if positions in ("rotary", "none"):
+                return None
+            layer = PositionEncoding(
                 positions,
                 dim=self.dim - self.embedding_dim or self.dim,
                 combine=combine_positions,
                 max_positions=arguments["max_positions"],
+                sinusoid_layout=arguments["sinusoid_layout"],
                 name=name,
                 dtype=policy,
             )
+            layer.build((None, None, self.embedding_dim))
+            return layer
 
         self.target_embedding = embedding(
             "target_embedding", self.target_vocabulary_size
@@ -176,9 +221,6 @@ class TransformerSeq2Seq(Seq2Seq):
             self.output_projection.build((None, None, self.dim))
         self.source_positions = encoding("source_positions")
         self.target_positions = encoding("target_positions")
-        shape = (None, None, self.embedding_dim)
-        self.source_positions.build(shape)
-        self.target_positions.build(shape)
         self.embedding_dropout = keras.layers.Dropout(
             arguments["dropout"], name="embedding_dropout", dtype=policy
         )
@@ -195,6 +237,10 @@ class TransformerSeq2Seq(Seq2Seq):
                     norm=arguments["norm"],
                     dropout=arguments["dropout"],
                     attention_dropout=arguments["attention_dropout"],
+                    attention_score=arguments["attention_score"],
+                    attention_bias=arguments["attention_bias"],
+                    rotary=arguments["positions"] == "rotary",
+                    window=self.window,
                     name=f"{name}_{index}",
                     dtype=policy,
                 )
@@ -226,7 +272,9 @@ class TransformerSeq2Seq(Seq2Seq):
 
     def _embed(self, embedding, positions, ids, start=0, training=None):
         x = embedding(ids) * self.embedding_dim**0.5
-        return self.embedding_dropout(positions(x, start=start), training=training)
+        if positions is not None:
+            x = positions(x, start=start)
+        return self.embedding_dropout(x, training=training)
 
     def _logits(self, x):
         if self.decoder_norm is not None:
@@ -265,9 +313,12 @@ class TransformerSeq2Seq(Seq2Seq):
 
     def decode(self, target_ids, memory, training=None):
         """Returns teacher-forced logits, `(B, T, V)`, for `target_ids` `(B, T)`."""
-        length = ops.shape(target_ids)[1]
-        # Padding stands on the right, where causality already hides it.
-        attention_mask = ops.expand_dims(ops.expand_dims(causal_mask(length), 0), 0)
+        # Padding stands on the right, where causality already hides it; a window looks
+        # back only by itself.
+        attention_mask = None
+        if self.window is None:
+            mask = causal_mask(ops.shape(target_ids)[1])
+            attention_mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
         memory_mask = ops.expand_dims(ops.expand_dims(memory["mask"], 1), 1)
         x = self._embed(
             self.target_embedding, self.target_positions, target_ids, training=training
@@ -285,7 +336,8 @@ class TransformerSeq2Seq(Seq2Seq):
 
         Returns:
             `state`: `position` `(B,)` and for each layer the `keys` and `values`
-            of its self-attention, `(B, H, L, K)`.
+            of its self-attention, `(B, H, L, K)`, of the last `window` positions
+            only where there is one.
         """
         rows = ops.shape(memory["mask"])[0]
         return {

@@ -3,7 +3,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seq2seq.layers import AdditiveScore, BilinearScore, DotScore, attend
+from keras_seq2seq.layers import (
+    AdditiveScore,
+    Attention,
+    BilinearScore,
+    DotScore,
+    attend,
+)
+from keras_seq2seq.layers.attention import make_score
 
 LN3 = float(np.log(3))
 
@@ -111,3 +118,107 @@ def test_scores_survive_their_config(make):
         keras.saving.serialize_keras_object(score)
     )
     assert type(restored) is type(score)
+
+
+SCORES = ["dot", "scaled_dot", "bilinear", "additive"]
+
+
+def attention(score, seed=0):
+    layer = Attention(score, units=5)
+    layer.build((None, None, 4), (None, None, 4))
+    generator = np.random.default_rng(seed)
+    for weight in layer.weights:
+        weight.assign(generator.normal(size=weight.shape))
+    return layer
+
+
+def data(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"), [("scaled_dot", [0.25, 0.75]), ("dot", [0.1, 0.9])]
+)
+def test_scaling_divides_by_the_root_of_the_width(score, expected):
+    """D=4, q=(2,2,2,2), q.k = (0, 2 ln 3)."""
+    keys = np.zeros((1, 2, 4), "float32")
+    keys[0, 1] = np.log(3) / 4
+    _, weights = Attention(score)(np.full((1, 1, 4), 2.0, "float32"), keys)
+    np.testing.assert_allclose(weights, [[expected]], atol=1e-6)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_attention_is_the_weighted_sum_of_its_definition(score):
+    layer = attention(score)
+    query, keys, values = data(2, 3, 4), data(2, 5, 4, seed=1), data(2, 5, 6, seed=2)
+    real = np.array([[True] * 5, [True, False, True, False, False]])[:, None]
+    weights = {w.path.split("/")[-2]: np.asarray(w) for w in layer.weights}
+    formulas = {
+        "dot": lambda q, k: q @ k,
+        "scaled_dot": lambda q, k: q @ k / 2,
+        "bilinear": lambda q, k: q @ (k @ weights["memory_projection"]),
+        "additive": lambda q, k: (
+            np.tanh(q @ weights["query_projection"] + k @ weights["memory_projection"])
+            @ np.asarray(layer.score_layer.vector)
+        ),
+    }
+    context, found = layer(query, keys, values, real)
+    for row in range(2):
+        for place in range(3):
+            scores = [formulas[score](query[row, place], key) for key in keys[row]]
+            expected = np.where(real[row, 0], np.exp(scores), 0)
+            expected /= expected.sum()
+            np.testing.assert_allclose(found[row, place], expected, atol=1e-5)
+            np.testing.assert_allclose(
+                context[row, place], expected @ values[row], atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_permuting_keys_and_values_together_changes_nothing(score):
+    layer, order = attention(score), np.array([3, 0, 4, 1, 2])
+    query, keys, values = data(2, 3, 4), data(2, 5, 4, seed=1), data(2, 5, 6, seed=2)
+    context, _ = layer(query, keys, values)
+    shuffled, _ = layer(query, keys[:, order], values[:, order])
+    np.testing.assert_allclose(context, shuffled, atol=1e-5)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_huge_masked_keys_and_values_change_nothing(score):
+    layer = attention(score)
+    query, keys, values = data(1, 3, 4), data(1, 5, 4, seed=1), data(1, 5, 6, seed=2)
+    real = np.array([[[True, True, True, False, False]]])
+    before = layer(query, keys, values, real)
+    keys[:, 3:], values[:, 3:] = 1e8, 1e30
+    after = layer(query, keys, values, real)
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("score", ["dot", "scaled_dot", "bilinear"])
+def test_scores_of_a_thousand_are_told_apart_in_float16(score, dtype):
+    """Scores 1000.25 and 1000.5, where float16 has steps of a half."""
+    query = np.array([[[32, 1, 0, 0]]]) * (2 if score == "scaled_dot" else 1)
+    keys = np.array([[[31.25, 0.25, 0, 0], [31.25, 0.5, 0, 0], [-31, 0, 0, 0]]])
+    values = np.eye(3)[None]
+    layer = make_score(score, 4, dtype=dtype)
+    layer.build((None, None, 4), (None, None, 4))
+    layer.built = True
+    if score == "bilinear":
+        layer.memory_projection.kernel.assign(np.eye(4))
+    query, keys, values = (ops.cast(x, dtype) for x in (query, keys, values))
+    context, _ = attend(layer(query, layer.project_memory(keys)), values)
+    small = np.exp(-0.25) / (1 + np.exp(-0.25))
+    found = ops.convert_to_numpy(ops.cast(context, "float32"))
+    np.testing.assert_allclose(found, [[[small, 1 - small, 0]]], atol=1e-3)
+
+
+def test_attention_survives_its_config():
+    layer = Attention("additive", units=3)
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(layer)
+    )
+    assert again.get_config() == layer.get_config()
+    with pytest.raises(ValueError, match="score='cosine'"):
+        Attention("cosine")

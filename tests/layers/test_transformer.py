@@ -96,8 +96,11 @@ def test_self_attention_equals_the_keras_layer_on_the_same_weights():
     np.testing.assert_allclose(weights, their_weights, atol=1e-5)
 
 
-def test_self_attention_without_positions_is_permutation_equivariant():
-    layer = SelfAttention(2, DIM)
+@pytest.mark.parametrize("score", ["scaled_dot", "dot", "bilinear", "additive"])
+def test_self_attention_without_positions_is_permutation_equivariant(score):
+    layer = SelfAttention(2, DIM, score=score)
+    layer.build((None, None, DIM))
+    ramp(layer)
     x, order = data(1, 5, DIM), [3, 0, 4, 1, 2]
     output, _ = layer(x)
     shuffled, _ = layer(x[:, order])
@@ -106,8 +109,84 @@ def test_self_attention_without_positions_is_permutation_equivariant():
     )
 
 
-def test_self_attention_step_equals_the_whole_sequence():
-    layer = SelfAttention(2, DIM)
+def test_one_head_with_identity_matrices_is_plain_attention():
+    layer = SelfAttention(1, DIM)
+    layer.build((None, None, DIM))
+    layer.input_projection.kernel.assign(np.tile(np.eye(DIM), 3))
+    layer.output_projection.kernel.assign(np.eye(DIM))
+    x = data(2, 5, DIM)
+    output, _ = layer(x)
+    scores = x @ x.transpose(0, 2, 1) / np.sqrt(DIM)
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(output, weights @ x, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, (2, 0)])
+@pytest.mark.parametrize("rotary", [False, True])
+def test_causal_self_attention_never_looks_ahead(window, rotary):
+    """Outputs before a changed input are the same to the last bit."""
+    layer = SelfAttention(2, DIM, window=window, rotary=rotary)
+    layer.build((None, None, DIM))
+    ramp(layer)
+    mask = causal_mask(5)[None, None] if window is None else None
+    x = data(1, 5, DIM)
+    before = ops.convert_to_numpy(layer(x, mask)[0])
+    for place in range(5):
+        other = x.copy()
+        other[:, place] += 3 * data(DIM, seed=2)
+        after = ops.convert_to_numpy(layer(other, mask)[0])
+        np.testing.assert_array_equal(after[:, :place], before[:, :place])
+        assert (after[:, place] != before[:, place]).any()
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "dot", "bilinear"])
+def test_rotary_attention_depends_on_distances_only(score):
+    layer = SelfAttention(2, DIM, score=score, rotary=True)
+    layer.build((None, None, DIM))
+    ramp(layer)
+    x = np.concatenate([data(1, 4, DIM, seed=1), data(1, 5, DIM)], axis=1)
+    hidden = np.array([False] * 4 + [True] * 5)[None, None, None]
+    shifted, _ = layer(x, hidden)  # the same five vectors at the positions 4 to 8
+    alone, _ = layer(x[:, 4:])
+    np.testing.assert_allclose(ops.convert_to_numpy(shifted)[:, 4:], alone, atol=1e-5)
+    order = [8, 5, 7, 4, 6]
+    shuffled, _ = layer(x[:, order])
+    same = ops.convert_to_numpy(alone)[:, np.array(order) - 4]
+    assert np.abs(same - ops.convert_to_numpy(shuffled)).max() > 1e-3
+
+
+def test_rotary_turns_each_head_by_itself_and_no_values():
+    layer = SelfAttention(2, DIM, rotary=True)
+    layer.build((None, None, DIM))
+    ramp(layer)
+    x = data(1, 3, DIM)
+    parts = np.split(ops.convert_to_numpy(layer.input_projection(x)), 3, axis=-1)
+    heads = [part.reshape(1, 3, 2, 4).transpose(0, 2, 1, 3) for part in parts]
+    angles = np.arange(3)[:, None] * np.array([1.0, 0.01])
+    turn = np.exp(1j * angles)  # features 2i and 2i+1 as one complex number
+    query, keys = (
+        np.stack([turned.real, turned.imag], -1).reshape(1, 2, 3, 4)
+        for turned in ((h[..., ::2] + 1j * h[..., 1::2]) * turn for h in heads[:2])
+    )
+    scores = query @ keys.transpose(0, 1, 3, 2) / 2
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    context = (weights @ heads[2]).transpose(0, 2, 1, 3).reshape(1, 3, DIM)
+    output, found = layer(x)
+    np.testing.assert_allclose(found, weights, atol=1e-5)
+    np.testing.assert_allclose(output, layer.output_projection(context), atol=1e-5)
+
+
+def test_projections_without_bias_have_kernels_only():
+    layer = TransformerDecoderBlock(DIM, 2, 16, attention_bias=False)
+    layer.build()
+    attention = [w for w in layer.weights if "attention/" in w.path]
+    assert {w.path.split("/")[-1] for w in attention} == {"kernel"}
+    assert sum(int(np.prod(w.shape)) for w in attention) == 2 * 4 * DIM**2
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_self_attention_step_equals_the_whole_sequence(rotary):
+    layer = SelfAttention(2, DIM, rotary=rotary)
     layer.build((None, None, DIM))
     ramp(layer)
     x = data(2, 4, DIM)
@@ -164,13 +243,27 @@ def test_layer_normalisation_uses_a_small_epsilon():
 
 @pytest.mark.parametrize("block", [TransformerEncoderBlock, TransformerDecoderBlock])
 def test_block_config_round_trip(block):
-    layer = block(DIM, 2, 16, norm="pre", dropout=0.3, attention_dropout=0.1)
+    layer = block(
+        *(DIM, 2, 16),
+        norm="pre",
+        dropout=0.3,
+        attention_dropout=0.1,
+        attention_score="bilinear",
+        attention_bias=False,
+        rotary=True,
+        window=3,
+    )
     again = block.from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
+    assert again.self_attention.get_config() == layer.self_attention.get_config()
 
 
 def test_wrong_arguments_are_named_with_their_values():
     with pytest.raises(ValueError, match="num_heads=3, dim=8"):
         SelfAttention(3, DIM)
+    with pytest.raises(ValueError, match="num_heads=2, dim=6"):
+        SelfAttention(2, 6, rotary=True)
+    with pytest.raises(ValueError, match="score='additive'"):
+        SelfAttention(2, DIM, score="additive", rotary=True)
     with pytest.raises(ValueError, match="norm='none'"):
         TransformerEncoderBlock(DIM, 2, 16, norm="none")

@@ -89,6 +89,21 @@ for norm, positions, combine in itertools.product(
             "share_embeddings": norm == "pre",
         },
     )
+for name, options in {
+    "rotary-post": {"positions": "rotary"},
+    "rotary-pre-bilinear": {
+        "positions": "rotary",
+        "norm": "pre",
+        "attention_score": "bilinear",
+    },
+    "no-positions": {"positions": "none", "attention_score": "dot"},
+    "additive": {"attention_score": "additive"},
+    "halves-without-bias": {"sinusoid_layout": "halves", "attention_bias": False},
+    "window-post": {"window": 3},
+    "window-pre-rotary": {"window": 2, "norm": "pre", "positions": "rotary"},
+    "window-additive": {"window": 3, "attention_score": "additive"},
+}.items():
+    CASES[f"transformer-{name}"] = (transformer, options)
 for cell, attention in itertools.product(
     ("lstm", "gru", "simple"), ("none", "bilinear", "additive")
 ):
@@ -404,7 +419,34 @@ def test_models_lists_every_model_by_its_class_name():
     [
         (transformer, {"num_heads": 3}, ["num_heads=3", "dim=8"]),
         (transformer, {"norm": "both"}, ["norm='both'"]),
-        (transformer, {"positions": "rotary"}, ["positions='rotary'"]),
+        (
+            transformer,
+            {"positions": "relative"},
+            ["positions='relative'", '"rotary"'],
+        ),
+        (
+            transformer,
+            {"positions": "rotary", "combine_positions": "concat"},
+            ["positions='rotary'", 'combine_positions="concat"'],
+        ),
+        (
+            transformer,
+            {"positions": "rotary", "dim": 6},
+            ["num_heads=2", "dim=6"],
+        ),
+        (
+            transformer,
+            {"positions": "rotary", "attention_score": "additive"},
+            ["score='additive'", '"bilinear"'],
+        ),
+        (
+            transformer,
+            {"positions": "learned", "sinusoid_layout": "halves"},
+            ["sinusoid_layout='halves'", "positions='learned'"],
+        ),
+        (transformer, {"sinusoid_layout": "t2t"}, ["sinusoid_layout='t2t'"]),
+        (transformer, {"attention_score": "cosine"}, ["score='cosine'"]),
+        (transformer, {"window": 0}, ["window=0"]),
         (transformer, {"combine_positions": "mean"}, ["combine_positions='mean'"]),
         (
             transformer,

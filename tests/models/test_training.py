@@ -47,6 +47,10 @@ def minimal(**options):
 MODELS = {
     "transformer-post": (transformer, {}),
     "transformer-pre": (transformer, {"norm": "pre", "positions": "learned"}),
+    "transformer-window": (
+        transformer,
+        {"norm": "pre", "positions": "rotary", "window": 5},
+    ),
     "lstm-additive": (recurrent, {}),
     "gru-bilinear": (recurrent, {"cell": "gru", "attention": "bilinear"}),
     "lstm-none": (recurrent, {"attention": "none", "reverse_source": True}),
