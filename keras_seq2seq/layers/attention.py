@@ -280,12 +280,14 @@ class LocationScore(keras.layers.Layer):
         return {**super().get_config(), "max_positions": self.max_positions}
 
 
+SCORES = ("dot", "scaled_dot", "bilinear", "additive", "tied_additive", "location")
+
+
 def make_score(score: str, units: int, *, max_positions: int = 128, **kwargs):
     """Returns the score of a name.
 
     Args:
-        score: `"dot"`, `"scaled_dot"`, `"bilinear"`, `"additive"`, `"tied_additive"`
-            or `"location"`.
+        score: One of `SCORES`.
         units: Width of the hidden layer of the additive scores.
         max_positions: Of `"location"`.
         **kwargs: Arguments of the layer: `name`, `dtype`.
@@ -293,20 +295,16 @@ def make_score(score: str, units: int, *, max_positions: int = 128, **kwargs):
     Raises:
         ValueError: If the name is unknown.
     """
-    scores: dict[str, Any] = {
-        "dot": DotScore,
-        "scaled_dot": lambda **kw: DotScore(scaled=True, **kw),
-        "bilinear": BilinearScore,
-        "additive": lambda **kw: AdditiveScore(units, **kw),
-        "tied_additive": lambda **kw: AdditiveScore(units, tied=True, **kw),
-        "location": lambda **kw: LocationScore(max_positions, **kw),
-    }
-    if score not in scores:
-        names = ", ".join(map(repr, scores))
-        raise ValueError(
-            f"`attention` must be one of {names}. Received: attention={score!r}."
-        )
-    return scores[score](**kwargs)
+    if score not in SCORES:
+        names = ", ".join(map(repr, SCORES))
+        raise ValueError(f"`score` must be one of {names}. Received: score={score!r}.")
+    if score in ("dot", "scaled_dot"):
+        return DotScore(scaled=score == "scaled_dot", **kwargs)
+    if score == "bilinear":
+        return BilinearScore(**kwargs)
+    if score == "location":
+        return LocationScore(max_positions, **kwargs)
+    return AdditiveScore(units, tied=score == "tied_additive", **kwargs)
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")

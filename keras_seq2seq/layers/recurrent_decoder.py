@@ -20,7 +20,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seq2seq.layers.attention import attend, make_score
+from keras_seq2seq.layers.attention import SCORES, attend, make_score
 from keras_seq2seq.layers.local_window import LocalWindow
 from keras_seq2seq.layers.recurrent import make_cell
 
@@ -183,6 +183,11 @@ class RecurrentDecoder(keras.layers.Layer):
 
     def _check(self):
         given = self._arguments
+        if given["attention"] not in ("none", *SCORES):
+            raise ValueError(
+                f"`attention` must be one of {', '.join(map(repr, ('none', *SCORES)))}"
+                f". Received: attention={given['attention']!r}."
+            )
         if self.variant not in VARIANTS:
             raise ValueError(
                 f"`decoder` must be one of {', '.join(map(repr, VARIANTS))}. "
