@@ -6,6 +6,7 @@ from keras_seq2seq.layers.attention import (
     DotScore,
     attend,
 )
+from keras_seq2seq.layers.embeddings import TokenEmbedding
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
 from keras_seq2seq.layers.positions import PositionEncoding, sinusoids
 from keras_seq2seq.layers.recurrent import (
@@ -33,6 +34,7 @@ __all__ = [
     "RecurrentLayer",
     "SelfAttention",
     "SimpleCell",
+    "TokenEmbedding",
     "TransformerDecoderBlock",
     "TransformerEncoderBlock",
     "attend",
