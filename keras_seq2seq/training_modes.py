@@ -13,14 +13,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seq2seq.layers import (
-    TokenEmbedding,
-    masked_softmax,
-    padding_mask,
-    scan_time,
-)
+from keras_seq2seq.buffers import write_at
+from keras_seq2seq.layers import TokenEmbedding, masked_softmax, padding_mask
 
-__all__ = ["ScheduledSampling", "check_options", "inner_model"]
+__all__ = ["ScheduledSampling", "check_options", "inner_model", "sparsemax"]
 
 TOKENS = ("argmax", "sample")
 MIXTURES = ("softmax", "gumbel", "sparsemax", "top_k")
@@ -206,23 +202,21 @@ class ScheduledSampling(keras.Model):
         # Nothing here is differentiated; said at every border of the loop, no backend
         # keeps anything for it.
         memory = keras.tree.map_structure(ops.stop_gradient, memory)
-        state = self.model.initial_state(memory, ops.shape(target_ids)[1])
-        inputs = [target_ids, kept, *([] if draws is None else [draws])]
-        inputs = [ops.expand_dims(x, -1) for x in inputs]  # (B, T, 1)
+        length = ops.shape(target_ids)[1]
 
-        def step(inputs, states):
-            gold, keep, *draw = (ops.squeeze(x, -1) for x in inputs)  # (B,)
-            token_ids = ops.where(keep, gold, states[0])
-            logits, new_state, _ = self.model.step(
-                token_ids, memory, keras.tree.pack_sequence_as(state, states[1:])
-            )
-            predicted = self._tokens(ops.stop_gradient(logits), *draw)
-            new_states = keras.tree.flatten(new_state)
-            fed = ops.expand_dims(token_ids, -1)  # (B, 1)
-            return fed, [predicted, *map(ops.stop_gradient, new_states)]
+        def advance(position, carry):
+            fed, predicted, state = carry
+            gold = ops.take(target_ids, position, axis=1)  # (B,)
+            token_ids = ops.where(ops.take(kept, position, axis=1), gold, predicted)
+            fed = write_at(fed, position, ops.expand_dims(token_ids, 1), axis=1)
+            logits, state, _ = self.model.step(token_ids, memory, state)
+            state = keras.tree.map_structure(ops.stop_gradient, state)
+            draw = None if draws is None else ops.take(draws, position, axis=1)
+            return fed, self._tokens(ops.stop_gradient(logits), draw), state
 
-        first = [target_ids[:, 0], *keras.tree.flatten(state)]
-        return ops.squeeze(scan_time(step, tuple(inputs), first)[0], -1)
+        state = self.model.initial_state(memory, length)
+        carry = (target_ids, target_ids[:, 0], state)
+        return ops.fori_loop(0, length, advance, carry)[0]
 
     def _allowed(self, logits):
         vocabulary = np.arange(logits.shape[-1])
@@ -252,9 +246,7 @@ class ScheduledSampling(keras.Model):
         logits = logits / self.temperature
         floored = ops.where(allowed, logits, _FLOOR)
         if choice == "sparsemax":
-            # The same for logits that are all shifted, and exact for small ones.
-            highest = ops.max(floored, axis=-1, keepdims=True)
-            return ops.sparsemax(floored - ops.stop_gradient(highest))
+            return sparsemax(floored)
         if choice == "top_k":
             count = min(self.top_k, logits.shape[-1])
             least = ops.top_k(floored, count)[0][..., -1:]
@@ -283,6 +275,31 @@ class ScheduledSampling(keras.Model):
             for name in ("model", "gold_rate")
         }
         return cls(**{**config, **objects})
+
+
+def sparsemax(scores):
+    """The distribution nearest to the scores: `max(scores - t, 0)`, whose sum is 1.
+
+    Written out, as `keras.ops.sparsemax` of Keras 3.15 sums to more than 1.
+
+    Args:
+        scores: Any numbers, `(..., V)`.
+
+    Returns:
+        Probabilities, most of them 0 where scores differ much, `(..., V)`.
+
+    Reference:
+        Martins & Astudillo, 2016, algorithm 1.
+    """
+    # The same for scores that are all shifted, and exact for small ones.
+    highest = ops.max(scores, axis=-1, keepdims=True)
+    scores = scores - ops.stop_gradient(highest)
+    ordered = ops.flip(ops.sort(scores, axis=-1), axis=-1)
+    ranks = ops.arange(1, scores.shape[-1] + 1, dtype=scores.dtype)
+    inside = 1 + ranks * ordered > ops.cumsum(ordered, axis=-1)
+    total = ops.sum(ops.where(inside, ordered, 0.0), axis=-1, keepdims=True)
+    size = ops.sum(ops.cast(inside, scores.dtype), axis=-1, keepdims=True)
+    return ops.maximum(scores - (total - 1) / size, 0.0)
 
 
 def check_options(

@@ -241,9 +241,7 @@ def test_scheduled_sampling_is_off_unless_its_table_is_there(recipe):
         (["decay=never", "first_pass_gradient=true"], 'choice="argmax"'),
     ],
 )
-def test_settings_of_scheduled_sampling_must_fit_each_other(
-    recipe, overrides, message
-):
+def test_settings_of_scheduled_sampling_must_fit_each_other(recipe, overrides, message):
     found = mistakes(recipe, *(f"{SAMPLING}.{override}" for override in overrides))
     assert message in found
     assert ".." not in found

@@ -20,7 +20,7 @@ ALLOWED = {
     "losses": set(),
     "metrics": {"losses"},
     "schedules": set(),
-    "training_modes": {"layers"},
+    "training_modes": {"buffers", "layers"},
     # Text, no tensors.
     "lines": set(),
     "cleaning": {"lines"},

@@ -69,17 +69,18 @@ def transformer(**options):
     sizes = {"dim": 8, "num_heads": 2, "feedforward_dim": 8, "max_positions": 16}
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 2, "dropout": 0.0}
     model = TransformerSeq2Seq(VOCABULARY, VOCABULARY, **{**sizes, **layers, **options})
-    return spread(model)
+    return spread(model, seed=7)
 
 
 def recurrent(**options):
     sizes = {"units": 8, "embedding_dim": 4, "dropout": 0.0, "cell": "gru"}
-    return spread(RecurrentSeq2Seq(VOCABULARY, VOCABULARY, **{**sizes, **options}))
+    model = RecurrentSeq2Seq(VOCABULARY, VOCABULARY, **{**sizes, **options})
+    return spread(model, seed=8)
 
 
-def spread(model):
-    """Gives every weight values that matter."""
-    generator = np.random.default_rng(4)
+def spread(model, seed):
+    """Gives every weight values that matter, and greedy search more than END."""
+    generator = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         weight.assign(generator.normal(0, 0.7, weight.shape))
     return model
@@ -193,6 +194,7 @@ def test_never_gold_feeds_what_greedy_search_writes(name):
         np.testing.assert_array_equal(inputs[1 : last + 1], outputs[:last])
         compared += last
     assert compared > 2 * len(fed)
+    assert len(np.unique(written)) > 1
     assert (fed[:, 1:] != 5).any()
 
 
@@ -440,19 +442,12 @@ def test_the_gradient_reaches_the_first_pass_when_asked(through):
 
 
 TRAINED = {
-    "recurrent by steps": (recurrent, {"dropout": 0.3}, {}),
-    "stacked, samples": (stacked, {"dropout": 0.3}, {"choice": "sample"}),
-    "transformer by steps": (transformer, {"dropout": 0.3}, {"choice": "sample"}),
-    "transformer, two passes": (transformer, {}, {"form": "two_pass"}),
+    "recurrent by steps": (recurrent, {"dropout": 0.3}, {"choice": "sample"}),
+    "transformer by steps": (transformer, {"dropout": 0.3}, {}),
     "transformer, gumbel": (
         transformer,
         {},
         {"form": "two_pass", "choice": "gumbel", "first_pass_gradient": True},
-    ),
-    "recurrent, sparsemax": (
-        recurrent,
-        {},
-        {"form": "two_pass", "choice": "sparsemax", "first_pass_gradient": True},
     ),
     "transformer, top_k in bfloat16": (
         transformer,
