@@ -22,6 +22,7 @@ from keras_seq2seq.decoding import generate
 from keras_seq2seq.evaluation import evaluate_texts
 from keras_seq2seq.runs import RunState, read_rows, write_text
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
+from keras_seq2seq.training_modes import ScheduledSampling, inner_model
 
 _SMALLER_IS_BETTER = ("loss", "wer")
 
@@ -175,7 +176,7 @@ class TextValidation(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None and "val_loss" in logs:
-            logs.update(self.scores(self.model))
+            logs.update(self.scores(inner_model(self.model)))
 
     def scores(self, model: keras.Model) -> dict[str, float]:
         """Text metrics of a model, their names prefixed with `val_`.
@@ -274,7 +275,7 @@ class Selection(keras.callbacks.Callback):
 
     def _save(self, epoch: int) -> None:
         self.state.best_epoch = epoch + 1
-        save_model(inference_copy(self.model), self.path)
+        save_model(inference_copy(inner_model(self.model)), self.path)
 
     def _lower_rate(self) -> None:
         """Multiplies the rate by `plateau_factor` once its patience is used up."""
@@ -325,17 +326,21 @@ class RunSaver(keras.callbacks.Callback):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         write_text(self.folder / "metrics.jsonl", lines)
         checkpoints = self.folder / "checkpoints"
+        fitted = self.model
+        model = inner_model(fitted)
         if self.num_averaged:
-            save_model(self.model, checkpoints / f"epoch_{epoch + 1:04d}.weights.h5")
+            save_model(model, checkpoints / f"epoch_{epoch + 1:04d}.weights.h5")
         previous = self.state.checkpoint
         self.state.epoch = epoch + 1
         self.state.checkpoint = f"epoch_{epoch + 1:04d}.keras"
         self.state.seeds = [
             np.asarray(keras.ops.convert_to_numpy(variable)).tolist()
-            for variable in seed_variables(self.model)
+            for variable in seed_variables(fitted)
         ]
+        if isinstance(fitted, ScheduledSampling):
+            self.state.sampling_updates = int(fitted.updates)
         self.state.seconds += row["seconds"]
-        save_model(self.model, checkpoints / self.state.checkpoint)
+        save_model(model, checkpoints / self.state.checkpoint)
         self.state.write(self.folder)
         if previous and previous != self.state.checkpoint:
             (checkpoints / previous).unlink(missing_ok=True)

@@ -1,12 +1,8 @@
 """One run as one TOML file: reading, overriding, checking and writing it."""
 
-import difflib
-import inspect
-import json
-import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -20,7 +16,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+
+from keras_seq2seq.config_mistakes import (
+    check_arguments,
+    complete_error,
+    describe,
+    suggestion,
+)
+from keras_seq2seq.toml_files import apply_override, read_toml, write_toml
 
 ModelType = Literal["unigram", "bpe", "char", "word"]
 
@@ -91,7 +94,7 @@ class DataConfig(_Table):
     def _cleaning_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
         from keras_seq2seq.corpora import Cleaning
 
-        _check_arguments("[data.cleaning]", Cleaning, value, given=())
+        check_arguments("[data.cleaning]", Cleaning, value, given=())
         return value
 
 
@@ -142,6 +145,48 @@ class TokenizerConfig(_Table):
         return self
 
 
+class ScheduledSamplingConfig(_Table):
+    """`[training.scheduled_sampling]`: the model's own predictions as inputs.
+
+    Attributes:
+        decay: How the chance of a gold input falls: `linear`, `exponential` or
+            `inverse_sigmoid`; or it is `always` gold, or `never` (free running).
+        k: Start of `linear` (default 1), base of `exponential`, speed of
+            `inverse_sigmoid`.
+        c: What `linear` takes away at each update.
+        minimum: Where `linear` stops.
+        form, choice, peel, temperature, top_k, first_pass_gradient: See
+            `training_modes.ScheduledSampling`.
+    """
+
+    decay: Literal["linear", "exponential", "inverse_sigmoid", "never", "always"]
+    k: PositiveFloat | None = None
+    c: PositiveFloat | None = None
+    minimum: float = Field(default=0.0, ge=0.0, lt=1.0)
+    form: Literal["steps", "two_pass"] = "steps"
+    choice: Literal["argmax", "sample", "softmax", "gumbel", "sparsemax", "top_k"] = (
+        "argmax"
+    )
+    peel: Literal["coins", "prefix"] = "coins"
+    temperature: PositiveFloat = 1.0
+    top_k: PositiveInt = 5
+    first_pass_gradient: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        from keras_seq2seq.schedules import make_gold_rate
+        from keras_seq2seq.training_modes import check_options
+
+        make_gold_rate(self.decay, self.k, self.c, self.minimum)
+        check_options(**self.sampling_arguments)
+        return self
+
+    @property
+    def sampling_arguments(self) -> dict[str, Any]:
+        """Arguments of `ScheduledSampling` beside the model and the gold rate."""
+        return self.model_dump(exclude={"decay", "k", "c", "minimum"})
+
+
 class TrainingConfig(_Table):
     """`[training]`: batches, optimizer, schedule, validation and what is kept.
 
@@ -174,6 +219,8 @@ class TrainingConfig(_Table):
         tensorboard: Whether TensorBoard logs are written.
         average_checkpoints: Last epochs whose weights are averaged at the end;
             the average is kept if it validates better. 0: off.
+        scheduled_sampling: Settings of scheduled sampling; without them the model
+            is trained by teacher forcing.
     """
 
     epochs: PositiveInt = 10
@@ -210,6 +257,7 @@ class TrainingConfig(_Table):
     max_validation_sentences: PositiveInt | None = None
     tensorboard: bool = False
     average_checkpoints: NonNegativeInt = 0
+    scheduled_sampling: ScheduledSamplingConfig | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -297,9 +345,9 @@ class RunConfig(_Table):
 
         name = value.get("name")
         if name not in MODELS:
-            raise _complete_error(
+            raise complete_error(
                 f'"name" in [model] must be one of {", ".join(MODELS)}. '
-                f"Received: {name!r}.{_suggestion(str(name), MODELS)}"
+                f"Received: {name!r}.{suggestion(str(name), MODELS)}"
             )
         if "preset" in value:
             # The run keeps the arguments themselves; those of the file win.
@@ -311,13 +359,13 @@ class RunConfig(_Table):
             del value["preset"]
         arguments = {key: item for key, item in value.items() if key != "name"}
         given = ("source_vocabulary_size", "target_vocabulary_size")
-        _check_arguments("[model]", MODELS[name], arguments, given=given)
+        check_arguments("[model]", MODELS[name], arguments, given=given)
         return value
 
     @model_validator(mode="after")
     def _shared_embeddings_need_shared_ids(self) -> Self:
         if self.model.get("share_embeddings") and not self.tokenizer.shared:
-            raise _complete_error(
+            raise complete_error(
                 "share_embeddings in [model] needs shared = true in [tokenizer]: "
                 "separate tokenizers give the same id to different pieces."
             )
@@ -327,48 +375,6 @@ class RunConfig(_Table):
     def model_arguments(self) -> dict[str, Any]:
         """Arguments of `[model]` without its name."""
         return {key: value for key, value in self.model.items() if key != "name"}
-
-
-def _complete_error(text: str) -> PydanticCustomError:
-    """A mistake whose text names the table and key itself."""
-    return PydanticCustomError("complete", "{text}", {"text": text})
-
-
-def _suggestion(word: str, valid: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(valid), n=1)
-    return f' Did you mean "{close[0]}"?' if close else ""
-
-
-def _check_arguments(
-    table: str, function: Callable[..., Any], arguments: dict, *, given: tuple[str, ...]
-) -> None:
-    """Refuses arguments that `function` does not take or lacks."""
-    parameters = {
-        name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind
-        not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        and name not in given
-    }
-    mistakes = []
-    for name in arguments:
-        if name in given:
-            mistakes.append(f'"{name}" in {table} is set by the tokenizers; remove it.')
-        elif name not in parameters:
-            mistakes.append(_unknown_key(name, table, parameters))
-    for name, parameter in parameters.items():
-        if parameter.default is inspect.Parameter.empty and name not in arguments:
-            mistakes.append(f'{table} needs a value for "{name}".')
-    if mistakes:
-        raise _complete_error("\n".join(mistakes))
-
-
-def _unknown_key(name: str, table: str, valid: Iterable[str]) -> str:
-    valid = list(valid)
-    return (
-        f'Unknown key "{name}" in {table}.{_suggestion(name, valid)} '
-        f"Valid keys: {', '.join(valid)}."
-    )
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -391,79 +397,14 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
             f"No recipe at {path}. Expected a TOML file with the tables "
             f"{', '.join(f'[{name}]' for name in RunConfig.model_fields)}."
         )
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a valid TOML file: {error}.") from error
+    values = read_toml(path)
     for override in overrides:
-        _apply_override(values, override)
+        apply_override(values, override)
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        mistakes = "\n".join(f"- {line}" for line in _describe(error))
+        mistakes = "\n".join(f"- {line}" for line in describe(error, RunConfig))
         raise ValueError(f"Mistakes in {path}:\n{mistakes}") from error
-
-
-def _apply_override(values: dict[str, Any], override: str) -> None:
-    """Sets `a.b=value` in nested tables."""
-    key, equals, text = override.partition("=")
-    names = [name.strip() for name in key.split(".")]
-    if not equals or len(names) < 2 or not all(names):
-        raise ValueError(
-            "An override must look like table.key=value, for example "
-            f"training.epochs=3. Received: {override!r}."
-        )
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    table = values
-    for name in names[:-1]:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise ValueError(
-                f"The override {override!r} treats {name!r} as a table, but it is "
-                f"the value {table!r}."
-            )
-    table[names[-1]] = value
-
-
-def _describe(error: ValidationError) -> list[str]:
-    """One line a mistake, in the words of the file."""
-    lines = []
-    for mistake in error.errors():
-        where = [str(part) for part in mistake["loc"] if part not in _UNION_TAGS]
-        table = f"[{'.'.join(where[:-1])}]" if len(where) > 1 else "the file"
-        if mistake["type"] == "extra_forbidden":
-            fields = _fields(where[:-1])
-            lines.append(_unknown_key(where[-1], table, fields))
-        elif mistake["type"] == "missing":
-            lines.append(f'{table} needs a value for "{where[-1]}".')
-        elif mistake["type"] == "complete":
-            lines.extend(mistake["ctx"]["text"].splitlines())
-        elif mistake["type"] == "value_error":
-            lines.append(f"[{'.'.join(where)}]: {mistake['ctx']['error']}.")
-        else:
-            message = mistake["msg"][0].lower() + mistake["msg"][1:]
-            received = mistake["input"]
-            lines.append(
-                f'"{where[-1]}" in {table}: {message}. Received: {received!r}.'
-            )
-    return list(dict.fromkeys(lines))
-
-
-# Parts of a pydantic location that name a choice of a union, not a key.
-_UNION_TAGS = {"bool", "literal['auto']", "tuple[int, int]", "tuple[str, str]"}
-
-
-def _fields(tables: list[str]) -> list[str]:
-    """Valid keys of a nested table."""
-    table: type[BaseModel] = RunConfig
-    for name in tables:
-        annotation = table.model_fields[name].annotation
-        # `DataFiles | None` is the one union of tables.
-        table = next(iter([*get_args(annotation), annotation]))
-    return list(table.model_fields)
 
 
 def config_to_toml(config: RunConfig) -> str:
@@ -475,31 +416,4 @@ def config_to_toml(config: RunConfig) -> str:
     Returns:
         The text, every default written out; values of None are left out.
     """
-    lines: list[str] = []
-    _write_table(lines, (), config.model_dump(mode="json"))
-    return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _write_table(lines: list[str], names: tuple[str, ...], table: dict) -> None:
-    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
-    if names:
-        lines.extend(["", f"[{'.'.join(_toml_key(name) for name in names)}]"])
-    for key, value in table.items():
-        if key not in tables and value is not None:
-            lines.append(f"{_toml_key(key)} = {_toml_value(value)}")
-    for key, value in tables.items():
-        if value:
-            _write_table(lines, (*names, key), value)
-
-
-def _toml_key(key: str) -> str:
-    return key if key.isidentifier() and key.isascii() else _toml_value(key)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(_toml_value(item) for item in value)}]"
-    if isinstance(value, str):
-        # JSON escapes all that TOML wants escaped, except DEL.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return json.dumps(value)
+    return write_toml(config.model_dump(mode="json"))

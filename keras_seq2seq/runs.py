@@ -57,6 +57,7 @@ class RunState:
         epoch: Epochs done.
         checkpoint: File in `checkpoints/` with the weights and the optimizer.
         seeds: States of the model's random generators, which Keras doesn't save.
+        sampling_updates: Updates done, as scheduled sampling counts them.
         data: Fingerprint of the encoded training data.
         best_value: Best monitored value so far.
         best_loss: Validation loss of that epoch, which decides between equal values.
@@ -70,6 +71,7 @@ class RunState:
     epoch: int = 0
     checkpoint: str = ""
     seeds: list[list[int]] = dataclasses.field(default_factory=list)
+    sampling_updates: int = 0
     data: str = ""
     best_value: float | None = None
     best_loss: float | None = None

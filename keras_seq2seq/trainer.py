@@ -47,8 +47,13 @@ from keras_seq2seq.runs import (
     read_state,
     write_text,
 )
-from keras_seq2seq.schedules import InverseSquareRootSchedule, NoamSchedule
+from keras_seq2seq.schedules import (
+    InverseSquareRootSchedule,
+    NoamSchedule,
+    make_gold_rate,
+)
 from keras_seq2seq.tokenizers import TokenizerPair
+from keras_seq2seq.training_modes import ScheduledSampling, inner_model
 
 OPTIMIZERS = {
     "adam": keras.optimizers.Adam,
@@ -104,7 +109,12 @@ def train(
             if load_config(folder / "run.toml") != config:
                 write_text(folder / "run.toml", config_to_toml(config))
         else:
-            prepare_run(config, folder, say, lambda tokens: _model(config, tokens))
+            prepare_run(
+                config,
+                folder,
+                say,
+                lambda tokens: _fitted_model(config, _model(config, tokens)),
+            )
         state = read_state(folder)
         if state.has_ended(config) and state.completed == state.epoch:
             say(
@@ -226,8 +236,7 @@ def _model(config: RunConfig, tokenizers: TokenizerPair) -> keras.Model:
 def _resumed_model(
     config: RunConfig, folder: Path, data: RunData, state: RunState
 ) -> keras.Model:
-    """A compiled model: a new one, or that of the last checkpoint, in every part."""
-    training = config.training
+    """What is fitted, compiled: new, or that of the last checkpoint, in every part."""
     model = _model(config, data.tokenizers)
     optimizer = _optimizer(config)
     if state.checkpoint:
@@ -235,10 +244,37 @@ def _resumed_model(
             folder / "checkpoints" / state.checkpoint, safe_mode=True
         )
         optimizer = model.optimizer
-        for variable, value in zip(seed_variables(model), state.seeds, strict=True):
-            variable.assign(np.asarray(value, dtype=variable.dtype))
     # A recurrent model says no on TensorFlow, for CPUs; the recipe has the last word.
-    model.supports_jit = model.supports_jit or training.jit_compile is True
+    model.supports_jit = model.supports_jit or config.training.jit_compile is True
+    # Checkpoints are of the model alone, so it is compiled, too.
+    _compile(config, model, optimizer)
+    # Variables made within the first update would have it traced twice.
+    model.optimizer.build(model.trainable_variables)
+    fitted = _fitted_model(config, model)
+    if isinstance(fitted, ScheduledSampling):
+        _compile(config, fitted, model.optimizer)
+        fitted.updates.assign(state.sampling_updates)
+    if state.checkpoint:
+        for variable, value in zip(seed_variables(fitted), state.seeds, strict=True):
+            variable.assign(np.asarray(value, dtype=variable.dtype))
+    return fitted
+
+
+def _fitted_model(config: RunConfig, model: keras.Model) -> keras.Model:
+    """The model, or what feeds it its own predictions in training."""
+    settings = config.training.scheduled_sampling
+    if settings is None:
+        return model
+    return ScheduledSampling(
+        model,
+        make_gold_rate(settings.decay, settings.k, settings.c, settings.minimum),
+        seed=config.training.seed,
+        **settings.sampling_arguments,
+    )
+
+
+def _compile(config: RunConfig, model: keras.Model, optimizer: Any) -> None:
+    training = config.training
     model.compile(
         optimizer=optimizer,
         loss=TokenCrossEntropy(
@@ -247,9 +283,6 @@ def _resumed_model(
         weighted_metrics=[TokenLoss(), Perplexity(), TokenAccuracy()],
         jit_compile=training.jit_compile,
     )
-    # Variables made within the first update would have it traced twice.
-    model.optimizer.build(model.trainable_variables)
-    return model
 
 
 def _datasets(
@@ -325,7 +358,8 @@ def _fit(
     best_of_epochs = folder / "checkpoints" / "best.keras"
     if best_of_epochs.is_file() and not state.has_ended(config):
         best_of_epochs.replace(folder / "model.keras")
-    model = _resumed_model(config, folder, data, state)
+    fitted = _resumed_model(config, folder, data, state)
+    model = inner_model(fitted)
     train, valid, num_tokens = _datasets(config, data, state.epoch)
     _warn_of_large_logits(train.shapes, data.tokenizers.target.vocabulary_size)
     say(
@@ -361,7 +395,7 @@ def _fit(
     if not state.has_ended(config):
         with bar:
             # The order of the batches is the dataset's own.
-            model.fit(
+            fitted.fit(
                 train,
                 epochs=training.epochs,
                 initial_epoch=state.epoch,

@@ -211,3 +211,37 @@ def test_written_toml_is_read_back_equal(recipe, tmp_path):
     assert load_config(copy) == config
     assert config.data.test.path == 'a "b" \\ é\x7f.tsv'
     assert config.data.train.source == "C:\\new\\train.en"
+
+
+SAMPLING = "training.scheduled_sampling"
+
+
+def test_scheduled_sampling_is_off_unless_its_table_is_there(recipe):
+    assert load_config(recipe).training.scheduled_sampling is None
+    overrides = [f"{SAMPLING}.decay=linear", f"{SAMPLING}.c=0.001"]
+    config = load_config(recipe, overrides)
+    assert config.training.scheduled_sampling.c == 0.001
+    assert config.training.scheduled_sampling.form == "steps"
+    recipe.write_text(config_to_toml(config), encoding="utf-8")
+    assert load_config(recipe) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["form=steps"], '[training.scheduled_sampling] needs a value for "decay"'),
+        (
+            ["decay=linear", "slope=1"],
+            'Unknown key "slope" in [training.scheduled_sampling]',
+        ),
+        (["decay=exponential"], '[training.scheduled_sampling]: decay "exponential"'),
+        (["decay=exponential", "k=2.0"], "k=2.0"),
+        (["decay=never", "k=2.0"], "k=2.0"),
+        (["decay=never", "choice=gumbel"], 'only form "two_pass" can feed'),
+        (["decay=never", "first_pass_gradient=true"], 'choice="argmax"'),
+    ],
+)
+def test_settings_of_scheduled_sampling_must_fit_each_other(recipe, overrides, message):
+    found = mistakes(recipe, *(f"{SAMPLING}.{override}" for override in overrides))
+    assert message in found
+    assert ".." not in found

@@ -20,6 +20,7 @@ ALLOWED = {
     "losses": set(),
     "metrics": {"losses"},
     "schedules": set(),
+    "training_modes": {"buffers", "layers"},
     # Text, no tensors.
     "lines": set(),
     "cleaning": {"lines"},
@@ -34,7 +35,16 @@ ALLOWED = {
     "batches": set(),
     "analysis": set(),
     # The configuration stops at these, `pipelines` and the command line.
-    "config": {"models", "corpora"},
+    "toml_files": set(),
+    "config_mistakes": set(),
+    "config": {
+        "config_mistakes",
+        "toml_files",
+        "models",
+        "corpora",
+        "schedules",
+        "training_modes",
+    },
     "runs": {"config", "corpora", "tokenizers", "encoding", "datasets"},
     "callbacks": {
         "config",
@@ -44,6 +54,7 @@ ALLOWED = {
         "tokenizers",
         "decoding",
         "evaluation",
+        "training_modes",
     },
     "progress": {"runs"},
     "trainer": {
@@ -57,6 +68,7 @@ ALLOWED = {
         "losses",
         "metrics",
         "schedules",
+        "training_modes",
     },
     # Text and tensors together.
     "scoring": {"batches", "decoding", "tokenizers"},
@@ -87,6 +99,7 @@ WITHOUT_TENSORFLOW = (
     "losses",
     "metrics",
     "schedules",
+    "training_modes",
     "corpora",
     "tokenizers",
     "datasets",

@@ -21,6 +21,7 @@ from keras_seq2seq.config import (
     DecodingConfig,
     EvaluationConfig,
     RunConfig,
+    ScheduledSamplingConfig,
     TokenizerConfig,
     TrainingConfig,
     load_config,
@@ -40,6 +41,7 @@ KEY_TABLES = {
     "Each of `train`, `valid` and `test` is a table:": DataFiles,
     "## `[tokenizer]`": TokenizerConfig,
     "## `[training]`": TrainingConfig,
+    "### `[training.scheduled_sampling]`": ScheduledSamplingConfig,
     "## `[decoding]`": DecodingConfig,
     "## `[evaluation]`": EvaluationConfig,
 }

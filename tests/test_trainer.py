@@ -161,6 +161,35 @@ def test_a_killed_run_continues_to_the_weights_of_an_uninterrupted_one(
     assert_equal(weights_of(folder), weights_of(finished))
 
 
+@pytest.mark.parametrize("form", ["steps", "two_pass"])
+def test_scheduled_sampling_resumes_exactly_and_keeps_the_model_alone(
+    form, recipe, finished, tmp_path
+):
+    prefix = "training.scheduled_sampling"
+    settings = {"decay": "linear", "c": 0.02, "choice": "sample", "form": form}
+    overrides = [f"{prefix}.{key}={value}" for key, value in settings.items()]
+    config = load_config(recipe, overrides)
+    whole = train(config, tmp_path / "whole", progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_saving(patch)
+        with pytest.raises(Killed):
+            train(config, tmp_path / "run", progress=False)
+    keras.utils.set_random_seed(12345)
+    folder = train(config, tmp_path / "run", progress=False)
+
+    assert rows_of(folder) == rows_of(whole)
+    assert state_of(folder) == state_of(whole)
+    assert state_of(whole)["sampling_updates"] == rows_of(whole)[-1]["updates"]
+    ours, theirs = checkpoint_of(folder), checkpoint_of(whole)
+    assert type(theirs) is RecurrentSeq2Seq
+    assert_equal(ours.get_weights(), theirs.get_weights())
+    assert_equal(ours.optimizer.variables, theirs.optimizer.variables)
+    assert_equal(weights_of(folder), weights_of(whole))
+    plain = checkpoint_of(finished).get_weights()
+    pairs = zip(theirs.get_weights(), plain, strict=True)
+    assert any((one != other).any() for one, other in pairs)
+
+
 def test_the_compared_run_uses_every_part_of_the_state(finished):
     """Otherwise the comparison above would show little."""
     rows = rows_of(finished)

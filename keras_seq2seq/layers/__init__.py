@@ -16,6 +16,7 @@ from keras_seq2seq.layers.convolution import (
     WeightNormConv,
     scale_gradient,
 )
+from keras_seq2seq.layers.embeddings import TokenEmbedding
 from keras_seq2seq.layers.local_attention import local_attend
 from keras_seq2seq.layers.local_window import LocalWindow
 from keras_seq2seq.layers.masks import causal_mask, masked_softmax, padding_mask
@@ -68,6 +69,7 @@ __all__ = [
     "RecurrentLayer",
     "SelfAttention",
     "SimpleCell",
+    "TokenEmbedding",
     "TransformerDecoderBlock",
     "TransformerEncoderBlock",
     "WeightNormConv",

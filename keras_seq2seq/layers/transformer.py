@@ -254,9 +254,9 @@ class TransformerDecoderBlock(_Block):
             `(R, 1, D)`, the new cache, and the cross-attention weights
             `(B, H, N, S)`.
         """
-        length = cache["keys"].shape[2]
-        visible = ops.arange(length) <= index
-        visible = ops.reshape(visible, (1, 1, 1, length))
+        # Within a training graph the length may be unknown: it is a tensor then.
+        visible = ops.arange(ops.shape(cache["keys"])[2]) <= index
+        visible = ops.reshape(visible, (1, 1, 1, -1))
         x, cache = self._sublayer(
             x,
             self.self_attention_norm,

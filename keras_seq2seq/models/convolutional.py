@@ -12,6 +12,7 @@ from keras_seq2seq.layers import (
     ConvDecoderBlock,
     ConvEncoderBlock,
     PositionEncoding,
+    TokenEmbedding,
     WeightNormConv,
     padding_mask,
     scale_gradient,
@@ -144,7 +145,7 @@ class ConvSeq2Seq(Seq2Seq):
         arguments, policy = self._arguments, self.dtype_policy
 
         def embedding(name, size):
-            layer = keras.layers.ReversibleEmbedding(
+            layer = TokenEmbedding(
                 size,
                 self.embedding_dim,
                 tie_weights=True,

@@ -10,6 +10,7 @@ from keras import ops
 from keras_seq2seq.layers import (
     MinimalDecoderBlock,
     MinimalEncoderBlock,
+    TokenEmbedding,
     padding_mask,
 )
 from keras_seq2seq.layers.minimal_recurrent import positive
@@ -136,7 +137,7 @@ class MinimalRecurrentSeq2Seq(Seq2Seq):
         arguments, policy = self._arguments, self.dtype_policy
 
         def embedding(name, size):
-            layer = keras.layers.ReversibleEmbedding(
+            layer = TokenEmbedding(
                 size,
                 self.dim,
                 tie_weights=True,

@@ -11,6 +11,7 @@ from keras_seq2seq.layers import (
     Bridge,
     RecurrentDecoder,
     RecurrentLayer,
+    TokenEmbedding,
     padding_mask,
     scan_time,
 )
@@ -200,7 +201,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         # Keras' own start (uniform within 0.05) leaves states, attention and tied
         # logits so small that Adam needs thousands of updates to find the source.
         start = keras.initializers.RandomNormal(stddev=width**-0.5)
-        self.target_embedding = keras.layers.ReversibleEmbedding(
+        self.target_embedding = TokenEmbedding(
             self.target_vocabulary_size,
             width,
             tie_weights=True,

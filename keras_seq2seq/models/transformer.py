@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_seq2seq.layers import (
     PositionEncoding,
+    TokenEmbedding,
     TransformerDecoderBlock,
     TransformerEncoderBlock,
     causal_mask,
@@ -177,7 +178,7 @@ class TransformerSeq2Seq(Seq2Seq):
         arguments, policy = self._arguments, self.dtype_policy
 
         def embedding(name, size):
-            layer = keras.layers.ReversibleEmbedding(
+            layer = TokenEmbedding(
                 size,
                 self.embedding_dim,
                 tie_weights=True,
