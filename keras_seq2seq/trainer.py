@@ -72,6 +72,7 @@ def train(
     *,
     overwrite: bool = False,
     dry_run: bool = False,
+    prepare_only: bool = False,
     progress: bool = True,
 ) -> Path | str:
     """Trains a run, or continues it where it stopped.
@@ -82,6 +83,7 @@ def train(
         overwrite: Whether a run in that folder is replaced. Its files go only when
             the new run's data, tokenizers and model have proved to be usable.
         dry_run: Whether to only report on the data and the model, writing nothing.
+        prepare_only: Whether to stop when the folder is ready, before any training.
         progress: Whether to say on stderr what happens.
 
     Returns:
@@ -105,8 +107,10 @@ def train(
                 write_text(folder / "run.toml", config_to_toml(config))
         else:
             prepare_run(config, folder, say, lambda tokens: _model(config, tokens))
+        if prepare_only:
+            return folder
         state = read_state(folder)
-        if state.has_ended(config) and state.completed == state.epoch:
+        if state.is_finished(config):
             say(
                 f"The run in {folder} is finished after {state.epoch} epochs: nothing "
                 "to do. Raise training.epochs to continue it."
@@ -247,8 +251,10 @@ def _resumed_model(
         weighted_metrics=[TokenLoss(), Perplexity(), TokenAccuracy()],
         jit_compile=training.jit_compile,
     )
-    # Variables made within the first update would have it traced twice.
-    model.optimizer.build(model.trainable_variables)
+    # Variables made within the first update would have it traced twice. A loaded
+    # optimizer has its own; that of float16 would put new ones beside its loss scale.
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     return model
 
 
@@ -325,6 +331,7 @@ def _fit(
     best_of_epochs = folder / "checkpoints" / "best.keras"
     if best_of_epochs.is_file() and not state.has_ended(config):
         best_of_epochs.replace(folder / "model.keras")
+        state.averaged_value = None
     model = _resumed_model(config, folder, data, state)
     train, valid, num_tokens = _datasets(config, data, state.epoch)
     _warn_of_large_logits(train.shapes, data.tokenizers.target.vocabulary_size)
@@ -425,6 +432,7 @@ def _average(
             folder / "checkpoints" / "best.keras"
         )
         save_model(inference_copy(model), best)
+        state.averaged_value = value
     say(
         f"The mean weights of the last {len(files)} epochs: {monitor} {value:.4f}; "
         + ("they are the final model." if better else "the best epoch stays better.")

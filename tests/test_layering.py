@@ -70,6 +70,19 @@ ALLOWED = {
         "decoding",
     },
     "evaluation": {"lines", "scoring"},
+    "speed": set(),
+    "comparison": {
+        "actions",
+        "config",
+        "console",
+        "corpora",
+        "evaluation",
+        "pipelines",
+        "progress",
+        "runs",
+        "speed",
+        "trainer",
+    },
     "export": {"pipelines", "tokenizers", "decoding", "corpora"},
 }
 # The command line: may import every module, all but each other inside functions only.
