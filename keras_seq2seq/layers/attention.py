@@ -44,6 +44,15 @@ def _score_vector(shape, dtype=None):
     return ops.squeeze(start, -1)
 
 
+def _inner_products(query, keys):
+    """Products of all queries and keys, `(..., T, S)`, in float32.
+
+    Near 1000 float16 has steps of a half, and one step changes a softmax.
+    """
+    query, keys = ops.cast(query, "float32"), ops.cast(keys, "float32")
+    return ops.matmul(query, ops.swapaxes(keys, -1, -2))
+
+
 @keras.saving.register_keras_serializable("keras_seq2seq")
 class DotScore(keras.layers.Layer):
     """Scores by the inner product of query and memory: `q · k`.
@@ -58,7 +67,7 @@ class DotScore(keras.layers.Layer):
         keys: What `project_memory` returned, `(..., S, D)`.
 
     Returns:
-        Attention scores, `(..., T, S)`.
+        Attention scores, float32, `(..., T, S)`.
 
     Reference:
         Luong et al., 2015, section 3.1 ("dot"); scaled: Vaswani et al., 2017,
@@ -83,10 +92,9 @@ class DotScore(keras.layers.Layer):
         return memory
 
     def call(self, query, keys):
-        if self.scaled:
-            # Before the product, so that float16 does not overflow.
-            query = query * query.shape[-1] ** -0.5
-        return ops.matmul(query, ops.swapaxes(keys, -1, -2))
+        if self.scaled:  # here, not there: fewer queries than products
+            query = ops.cast(query, "float32") * query.shape[-1] ** -0.5
+        return _inner_products(query, keys)
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])
@@ -104,7 +112,7 @@ class BilinearScore(keras.layers.Layer):
         keys: What `project_memory` returned, `(..., S, Q)`.
 
     Returns:
-        Attention scores, `(..., T, S)`.
+        Attention scores, float32, `(..., T, S)`.
 
     Reference:
         Luong et al., 2015, section 3.1 ("general").
@@ -128,7 +136,7 @@ class BilinearScore(keras.layers.Layer):
         return self.memory_projection(memory)
 
     def call(self, query, keys):
-        return ops.matmul(query, ops.swapaxes(keys, -1, -2))
+        return _inner_products(query, keys)
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])

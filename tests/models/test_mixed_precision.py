@@ -11,7 +11,11 @@ from keras_seq2seq.trainer import train
 from tests.helpers import TINY_PAIRS, one_case_each
 from tests.models.test_contract import CASES, END, START, VOCABULARY
 
-POLICIES = ("mixed_bfloat16", "mixed_float16")
+# Bfloat16 has the range of float32: there the kind of attention makes no difference.
+CASES_AND_POLICIES = [
+    *((case, "mixed_bfloat16") for case in one_case_each(CASES)),
+    *((case, "mixed_float16") for case in one_case_each(CASES, "attention")),
+]
 STEPS = 50
 
 
@@ -36,8 +40,7 @@ def policy(request):
     keras.config.set_dtype_policy(before)
 
 
-@pytest.mark.parametrize("policy", POLICIES, indirect=True)
-@pytest.mark.parametrize("case", one_case_each(CASES, "attention", "preset"))
+@pytest.mark.parametrize(("case", "policy"), CASES_AND_POLICIES, indirect=["policy"])
 def test_the_loss_falls_and_everything_stays_finite(case, policy):
     make, options = CASES[case]
     keras.utils.set_random_seed(3)
@@ -69,7 +72,7 @@ def test_the_loss_falls_and_everything_stays_finite(case, policy):
     assert logits.dtype == np.float32 and np.isfinite(logits).all()
 
 
-@pytest.mark.parametrize("size", [1.0, 30.0])
+@pytest.mark.parametrize("size", [1.0, 12.0])
 @pytest.mark.parametrize("case", one_case_each(CASES, "attention"))
 def test_float16_gives_finite_logits_near_those_of_float32(case, size):
     # A source without a token, and scores of a size that training may reach.
