@@ -1,9 +1,14 @@
 """What the command line and the quick start do with a trained run."""
 
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_seq2seq.console import say
+import typer
+
+from keras_seq2seq.console import import_backend, say
 
 
 def evaluate_files(
@@ -18,7 +23,8 @@ def evaluate_files(
         **decoding: Options of `Translator.translate`.
 
     Returns:
-        The dict of `evaluation.evaluate`, with the files and the decoding options.
+        The dict of `evaluation.evaluate`, with what it was measured on and with: the
+        files, the settings, and sums of the text and of the weights.
     """
     from keras_seq2seq.corpora import PairCorpus
     from keras_seq2seq.evaluation import evaluate
@@ -38,13 +44,96 @@ def evaluate_files(
         metrics=settings.metrics,
         **decoding,
     )
-    result["data"] = files
-    result["decoding"] = translator.decoding.model_dump() | {
+    return result | _measured_with(translator, files, pairs, tokenize, decoding)
+
+
+def saved_evaluation(
+    path: Path, translator: Any, files: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Read what `evaluate_files` measured before, if it would measure the same again.
+
+    Args:
+        path: File that `evaluation.write_results` wrote; it need not be there.
+        translator: What `load` returned.
+        files: Arguments of `PairCorpus`.
+
+    Returns:
+        The result; None if there is none, or if it belongs to other weights, other
+        text or other settings of decoding or evaluation.
+    """
+    from keras_seq2seq.corpora import PairCorpus
+
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    wanted = _measured_with(translator, files, PairCorpus(**files), None, {})
+    # What was read has lists where the settings have tuples.
+    wanted = json.loads(json.dumps(wanted))
+    same = all(result.get(name) == value for name, value in wanted.items())
+    return result if same else None
+
+
+def _measured_with(
+    translator: Any,
+    files: dict[str, Any],
+    pairs: Iterable[Any],
+    tokenize: str | None,
+    decoding: dict[str, Any],
+) -> dict[str, Any]:
+    """Everything that an evaluation depends on, beside the code."""
+    text, weights = hashlib.sha256(), hashlib.sha256()
+    for source, target in pairs:
+        text.update(f"{source}\t{target}\n".encode())
+    for weight in translator.model.get_weights():
+        weights.update(f"{weight.shape}".encode() + weight.tobytes())
+    given = {
         name: value
         for name, value in decoding.items()
         if value is not None and name != "progress"
     }
-    return result
+    evaluation = translator.config.evaluation.model_dump()
+    if tokenize is not None:
+        evaluation["bleu_tokenize"] = tokenize
+    return {
+        "data": files,
+        "data_sha256": text.hexdigest(),
+        "weights_sha256": weights.hexdigest(),
+        "decoding": translator.decoding.model_dump() | given,
+        "evaluation": evaluation,
+    }
+
+
+def compare_recipes(
+    recipes: Sequence[Path], output: Path, overrides: Sequence[str], **options: Any
+) -> None:
+    """Compare recipes and print the table.
+
+    Args:
+        recipes: TOML files.
+        output: Folder of the runs and of the table.
+        overrides: Settings in place of those of every recipe.
+        **options: Options of `comparison.compare`.
+
+    Raises:
+        typer.Exit: With 1 if a system failed, with 130 if the user stopped it.
+    """
+    for recipe in recipes:
+        if not recipe.is_file():  # before the seconds that Keras takes
+            raise FileNotFoundError(
+                f"`RECIPE` must be a TOML file. Received: {recipe}."
+            )
+    import_backend()
+    from keras_seq2seq.comparison import compare
+
+    try:
+        comparison = compare(recipes, output, overrides=overrides, **options)
+    except KeyboardInterrupt:
+        say("\nStopped. What is finished is kept; the same command goes on.")
+        raise typer.Exit(130) from None
+    typer.echo(comparison.markdown(), nl=False)
+    if comparison.failed:
+        raise typer.Exit(1)
 
 
 def draw_alignment(

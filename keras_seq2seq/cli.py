@@ -99,6 +99,10 @@ MinLength = Annotated[
 ]
 Output = Annotated[Path | None, typer.Option("--output", help="File to write.")]
 Format = Annotated[TextFormat, typer.Option("--format", help="Lines of output.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override, as training.epochs=3; repeatable."),
+]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace what another run left there.")
 ]
@@ -177,10 +181,7 @@ def prepare(
 @app.command()
 def train(
     recipe: Annotated[Path, typer.Argument(help="TOML file of the run.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override, as training.epochs=3; repeatable."),
-    ] = None,
+    overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder; saved_models/RECIPE.")
     ] = None,
@@ -201,6 +202,26 @@ def train(
 
     folder = output or Path("saved_models") / recipe.stem
     typer.echo(str(trainer.train(config, folder, overwrite=overwrite, dry_run=dry_run)))
+
+
+@app.command()
+def compare(
+    recipes: Annotated[list[Path], typer.Argument(help="TOML files of one data set.")],
+    overrides: Overrides = None,
+    output: Annotated[
+        Path, typer.Option("--output", help="Folder of the runs and the table.")
+    ] = Path("saved_models/compare"),
+    only_table: Annotated[
+        bool, typer.Option("--only-table", help="Train nothing: show what is there.")
+    ] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train systems on one data set and put them in one table; exits 1 if one fails."""
+    from keras_seq2seq.actions import compare_recipes
+
+    compare_recipes(
+        recipes, output, overrides or [], only_table=only_table, overwrite=overwrite
+    )
 
 
 @app.command()

@@ -354,7 +354,7 @@ class RunConfig(_Table):
             try:
                 preset = MODELS[name].preset_arguments(value["preset"])
             except ValueError as error:
-                raise _complete_error(f"[model]: {error}") from error
+                raise complete_error(f"[model]: {error}") from error
             value = {**preset, **value}
             del value["preset"]
         arguments = {key: item for key, item in value.items() if key != "name"}

@@ -64,6 +64,8 @@ class RunState:
         best_epoch: That epoch.
         waited: Validations since then.
         plateau_waited: Validations since then or since the last drop of the rate.
+        averaged_value: Monitored value of the mean weights, where they became the
+            model of the run.
         seconds: Time spent in epochs.
         completed: Epochs done when the run was last finished.
     """
@@ -78,6 +80,7 @@ class RunState:
     best_epoch: int = 0
     waited: int = 0
     plateau_waited: int = 0
+    averaged_value: float | None = None
     seconds: float = 0.0
     completed: int = 0
 
@@ -99,6 +102,14 @@ class RunState:
         patience = config.training.early_stopping_patience
         stopped = patience is not None and self.waited >= patience
         return stopped or self.epoch >= config.training.epochs
+
+    def is_finished(self, config: RunConfig) -> bool:
+        """Whether nothing is left to do, averaging included.
+
+        Args:
+            config: The run.
+        """
+        return self.has_ended(config) and self.completed == self.epoch
 
 
 @dataclasses.dataclass

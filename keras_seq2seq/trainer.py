@@ -6,7 +6,6 @@ the weights that it would have had without the interruption.
 """
 
 import importlib.util
-import inspect
 import shutil
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from keras_seq2seq.datasets import PairDataset
 from keras_seq2seq.losses import TokenCrossEntropy
 from keras_seq2seq.metrics import Perplexity, TokenAccuracy, TokenLoss
 from keras_seq2seq.models import MODELS
+from keras_seq2seq.optimizers import make_optimizer
 from keras_seq2seq.progress import Progress
 from keras_seq2seq.runs import (
     RunData,
@@ -47,24 +47,9 @@ from keras_seq2seq.runs import (
     read_state,
     write_text,
 )
-from keras_seq2seq.schedules import (
-    InverseSquareRootSchedule,
-    NoamSchedule,
-    make_gold_rate,
-)
+from keras_seq2seq.schedules import make_gold_rate
 from keras_seq2seq.tokenizers import TokenizerPair
 from keras_seq2seq.training_modes import ScheduledSampling, inner_model
-
-OPTIMIZERS = {
-    "adam": keras.optimizers.Adam,
-    "adamw": keras.optimizers.AdamW,
-    "nadam": keras.optimizers.Nadam,
-    "adamax": keras.optimizers.Adamax,
-    "rmsprop": keras.optimizers.RMSprop,
-    "sgd": keras.optimizers.SGD,
-    "adagrad": keras.optimizers.Adagrad,
-    "adadelta": keras.optimizers.Adadelta,
-}
 
 # Logits, their gradient and one temporary, in float32.
 _LOGIT_COPIES = 3
@@ -77,6 +62,7 @@ def train(
     *,
     overwrite: bool = False,
     dry_run: bool = False,
+    prepare_only: bool = False,
     progress: bool = True,
 ) -> Path | str:
     """Trains a run, or continues it where it stopped.
@@ -87,6 +73,7 @@ def train(
         overwrite: Whether a run in that folder is replaced. Its files go only when
             the new run's data, tokenizers and model have proved to be usable.
         dry_run: Whether to only report on the data and the model, writing nothing.
+        prepare_only: Whether to stop when the folder is ready, before any training.
         progress: Whether to say on stderr what happens.
 
     Returns:
@@ -115,8 +102,10 @@ def train(
                 say,
                 lambda tokens: _fitted_model(config, _model(config, tokens)),
             )
+        if prepare_only:
+            return folder
         state = read_state(folder)
-        if state.has_ended(config) and state.completed == state.epoch:
+        if state.is_finished(config):
             say(
                 f"The run in {folder} is finished after {state.epoch} epochs: nothing "
                 "to do. Raise training.epochs to continue it."
@@ -149,7 +138,7 @@ def _precision(name: str) -> Iterator[None]:
 def _check_settings(config: RunConfig) -> None:
     """Finds what only shows when tables are seen together, before any work."""
     training = config.training
-    _optimizer(config)
+    make_optimizer(config)
     if training.tensorboard:
         # Keras writes its logs through TensorFlow, which needs TensorBoard for it.
         for package in ("tensorflow", "tensorboard"):
@@ -175,46 +164,6 @@ def _check_settings(config: RunConfig) -> None:
             )
 
 
-def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
-    training = config.training
-    chosen = OPTIMIZERS[training.optimizer]
-    arguments = {
-        name: getattr(training, name)
-        for name in ("beta_1", "beta_2", "epsilon", "momentum", "weight_decay")
-        if getattr(training, name) is not None
-    }
-    valid = inspect.signature(chosen).parameters
-    for name, value in arguments.items():
-        if name not in valid:
-            raise ValueError(
-                f'`{name}` is no setting of optimizer "{training.optimizer}". '
-                f"Received: {name}={value}."
-            )
-    return chosen(
-        learning_rate=_learning_rate(config),
-        global_clipnorm=training.clip_norm,
-        **arguments,
-    )
-
-
-def _learning_rate(config: RunConfig) -> Any:
-    training = config.training
-    peak = 0.001 if training.learning_rate is None else training.learning_rate
-    if training.schedule == "noam":
-        signature = inspect.signature(MODELS[config.model["name"]])
-        widths = {
-            name: config.model.get(name, signature.parameters[name].default)
-            for name in ("dim", "units")
-            if name in signature.parameters
-        }
-        return NoamSchedule(
-            next(iter(widths.values())), training.warmup_steps, training.noam_factor
-        )
-    if training.schedule == "inverse_square_root":
-        return InverseSquareRootSchedule(peak, training.warmup_steps)
-    return peak
-
-
 def _model(config: RunConfig, tokenizers: TokenizerPair) -> keras.Model:
     keras.utils.set_random_seed(config.training.seed)
     model = MODELS[config.model["name"]](
@@ -238,7 +187,7 @@ def _resumed_model(
 ) -> keras.Model:
     """What is fitted, compiled: new, or that of the last checkpoint, in every part."""
     model = _model(config, data.tokenizers)
-    optimizer = _optimizer(config)
+    optimizer = make_optimizer(config)
     if state.checkpoint:
         model = keras.saving.load_model(
             folder / "checkpoints" / state.checkpoint, safe_mode=True
@@ -248,8 +197,10 @@ def _resumed_model(
     model.supports_jit = model.supports_jit or config.training.jit_compile is True
     # Checkpoints are of the model alone, so it is compiled, too.
     _compile(config, model, optimizer)
-    # Variables made within the first update would have it traced twice.
-    model.optimizer.build(model.trainable_variables)
+    # Variables made within the first update would have it traced twice. A loaded
+    # optimizer has its own; that of float16 would put new ones beside its loss scale.
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     fitted = _fitted_model(config, model)
     if isinstance(fitted, ScheduledSampling):
         _compile(config, fitted, model.optimizer)
@@ -358,6 +309,7 @@ def _fit(
     best_of_epochs = folder / "checkpoints" / "best.keras"
     if best_of_epochs.is_file() and not state.has_ended(config):
         best_of_epochs.replace(folder / "model.keras")
+        state.averaged_value = None
     fitted = _resumed_model(config, folder, data, state)
     model = inner_model(fitted)
     train, valid, num_tokens = _datasets(config, data, state.epoch)
@@ -464,6 +416,7 @@ def _average(
             folder / "checkpoints" / "best.keras"
         )
         save_model(inference_copy(model), best)
+        state.averaged_value = value
     say(
         f"The mean weights of the last {len(files)} epochs: {monitor} {value:.4f}; "
         + ("they are the final model." if better else "the best epoch stays better.")

@@ -13,6 +13,21 @@ TINY_PAIRS = tuple(
 )[:48]
 
 
+def one_case_each(cases, *names):
+    """Names of cases, one for each function that makes a model and for each value of
+    some of its options: enough where a test is too slow for all.
+
+    Args:
+        cases: What `tests/models/test_contract.py` has as `CASES`.
+        *names: Names of options.
+    """
+    first = {}
+    for name, (make, options) in cases.items():
+        key = (make.__name__, *(str(options.get(option)) for option in names))
+        first.setdefault(key, name)
+    return list(first.values())
+
+
 def check_layer(layer, *inputs, training=False):
     """Checks that a layer builds, runs, reports its shape, and survives its config."""
     import keras

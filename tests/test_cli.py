@@ -18,7 +18,7 @@ from tests.helpers import write_untrained_run
 
 ROOT = Path(__file__).parents[1]
 VERBS = [
-    *("quickstart", "prepare", "train", "translate", "score", "evaluate"),
+    *("quickstart", "prepare", "train", "compare", "translate", "score", "evaluate"),
     *("inspect", "export", "verify", "doctor"),
 ]
 
@@ -128,6 +128,7 @@ def test_unknown_verb_or_option_exits_2_with_usage(cli):
         ("evaluate", "MISSING"),
         ("inspect", "alignments", "MISSING", "text"),
         ("train", "MISSING"),
+        ("compare", "MISSING"),
         ("export", "MISSING"),
         ("verify", "MISSING"),
     ],

@@ -57,8 +57,10 @@ ALLOWED = {
         "training_modes",
     },
     "progress": {"runs"},
+    "optimizers": {"config", "models", "schedules"},
     "trainer": {
         "config",
+        "optimizers",
         "runs",
         "callbacks",
         "progress",
@@ -83,6 +85,19 @@ ALLOWED = {
     },
     "ensembles": {"models", "pipelines"},
     "evaluation": {"lines", "scoring"},
+    "speed": set(),
+    "comparison": {
+        "actions",
+        "config",
+        "console",
+        "corpora",
+        "evaluation",
+        "pipelines",
+        "progress",
+        "runs",
+        "speed",
+        "trainer",
+    },
     "export": {"pipelines", "tokenizers", "decoding", "corpora"},
 }
 # The command line: may import every module, all but each other inside functions only.

@@ -128,8 +128,10 @@ def slugs(path):
 @pytest.mark.parametrize("arguments", documented_commands())
 def test_documented_command_is_one_that_the_command_line_takes(arguments):
     parameters = parse(arguments)
-    recipe = parameters.get("recipe")
-    if recipe is not None and recipe.parts[0] == "training":
+    recipes = [parameters.get("recipe"), *parameters.get("recipes", [])]
+    for recipe in recipes:
+        if recipe is None or recipe.parts[0] != "training":
+            continue
         load_config(ROOT / recipe, parameters["overrides"] or [])
 
 

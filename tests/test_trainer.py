@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
-from keras_seq2seq import callbacks, trainer
+from keras_seq2seq import callbacks, optimizers, trainer
 from keras_seq2seq.callbacks import RunSaver, TextValidation, seed_variables
 from keras_seq2seq.config import DecodingConfig, EvaluationConfig, load_config
 from keras_seq2seq.corpora import Pair
@@ -512,9 +512,9 @@ def test_noam_takes_the_width_of_the_model_in_the_recipe_or_by_default(recipe):
     text = recipe.read_text(encoding="utf-8").replace("learning_rate = 2.0\n", "")
     path = recipe.with_name("noam.toml")
     path.write_text(text, encoding="utf-8")
-    assert trainer._learning_rate(load_config(path, overrides)).dim == 4
+    assert optimizers.learning_rate(load_config(path, overrides)).dim == 4
     path.write_text(text.replace("units = 4\n", ""), encoding="utf-8")
-    assert trainer._learning_rate(load_config(path, overrides)).dim == 256
+    assert optimizers.learning_rate(load_config(path, overrides)).dim == 256
 
 
 # 64 * 60 * 200,000 float32 logits, three times over.
