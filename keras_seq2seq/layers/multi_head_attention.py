@@ -48,6 +48,11 @@ class _Attention(keras.layers.Layer):
                 "`num_heads` must divide `dim`. "
                 f"Received: num_heads={num_heads}, dim={dim}."
             )
+        if score == "location":
+            raise ValueError(
+                "Multi-head attention needs a score of queries and keys; the location "
+                "score reads positions. Received: score='location'."
+            )
         self.num_heads = num_heads
         self.dim = dim
         self.dropout = dropout

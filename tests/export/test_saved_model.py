@@ -57,6 +57,18 @@ MODELS = {
             "max_positions": 16,
         },
     ),
+    "transformer_window": (
+        TransformerSeq2Seq,
+        {
+            "dim": 8,
+            "num_heads": 2,
+            "feedforward_dim": 8,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "positions": "rotary",
+            "window": 3,
+        },
+    ),
     **{
         f"recurrent_{cell}": (
             RecurrentSeq2Seq,

@@ -446,6 +446,7 @@ def test_models_lists_every_model_by_its_class_name():
         ),
         (transformer, {"sinusoid_layout": "t2t"}, ["sinusoid_layout='t2t'"]),
         (transformer, {"attention_score": "cosine"}, ["score='cosine'"]),
+        (transformer, {"attention_score": "location"}, ["score='location'"]),
         (transformer, {"window": 0}, ["window=0"]),
         (transformer, {"combine_positions": "mean"}, ["combine_positions='mean'"]),
         (
