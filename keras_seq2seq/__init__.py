@@ -23,12 +23,15 @@ _PUBLIC = {
     "Cleaning": "corpora",
     "CorpusReport": "corpora",
     "EncodedCorpus": "datasets",
+    "Forecaster": "forecaster",
     "Hypothesis": "pipelines",
     "MODELS": "models",
     "Pair": "corpora",
     "PairCorpus": "corpora",
     "PairDataset": "datasets",
+    "REGRESSION_MODELS": "models",
     "RecurrentSeq2Seq": "models",
+    "RegressionSeq2Seq": "models",
     "RunConfig": "config",
     "Tokenizer": "tokenizers",
     "TokenizerPair": "tokenizers",
@@ -43,6 +46,7 @@ _PUBLIC = {
     "load_config": "config",
     "plot_alignment": "analysis",
     "train": "trainer",
+    "train_forecaster": "forecasting",
     "verify": "export.verify",
 }
 
@@ -66,8 +70,12 @@ if TYPE_CHECKING:
         export_saved_model as export_saved_model,
     )
     from keras_seq2seq.export.verify import verify as verify
+    from keras_seq2seq.forecaster import Forecaster as Forecaster
+    from keras_seq2seq.forecasting import train_forecaster as train_forecaster
     from keras_seq2seq.models import MODELS as MODELS
+    from keras_seq2seq.models import REGRESSION_MODELS as REGRESSION_MODELS
     from keras_seq2seq.models import RecurrentSeq2Seq as RecurrentSeq2Seq
+    from keras_seq2seq.models import RegressionSeq2Seq as RegressionSeq2Seq
     from keras_seq2seq.models import TransformerSeq2Seq as TransformerSeq2Seq
     from keras_seq2seq.pipelines import Hypothesis as Hypothesis
     from keras_seq2seq.pipelines import Translator as Translator

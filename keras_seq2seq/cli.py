@@ -189,10 +189,10 @@ def train(
     from keras_seq2seq.config import load_config
 
     config = load_config(recipe, overrides or [])
-    from keras_seq2seq import trainer
+    from keras_seq2seq.actions import train_recipe
 
     folder = output or Path("saved_models") / recipe.stem
-    typer.echo(str(trainer.train(config, folder, overwrite=overwrite, dry_run=dry_run)))
+    typer.echo(str(train_recipe(config, folder, overwrite=overwrite, dry_run=dry_run)))
 
 
 @app.command()
@@ -307,11 +307,16 @@ def evaluate(
     ] = None,
 ) -> None:
     """Decode a test set and print its scores; results.json is in the run folder."""
-    from keras_seq2seq.actions import evaluate_files
+    from keras_seq2seq.actions import evaluate_files, evaluate_series
     from keras_seq2seq.evaluation import result_lines, write_results
 
     translator = _load(run)
     own_test_set = source is None and target is None
+    if hasattr(translator.config, "series"):
+        _refuse(source=source, target=target, beam_size=beam_size, tokenize=tokenize)
+        paths = [path for path in (run / "results.json", json_file) if path is not None]
+        typer.echo("\n".join(evaluate_series(translator, paths)))
+        return
     if own_test_set:
         if translator.config.data.test is None:
             raise ValueError(
@@ -335,6 +340,27 @@ def evaluate(
     for path in [run / "results.json"] * own_test_set + [json_file]:
         if path is not None:
             write_results(path, result)
+
+
+@app.command()
+def forecast(
+    run: Run,
+    input_file: Annotated[
+        Path, typer.Option("--input", help="CSV file with the run's columns.")
+    ],
+    output: Output = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option("--horizon", min=1, help="Rows; the run's target_length."),
+    ] = None,
+) -> None:
+    """Continue a series: the rows after the last one of a CSV file, as CSV."""
+    from keras_seq2seq.actions import forecast_lines
+
+    forecaster = _load(run)
+    if not hasattr(forecaster.config, "series"):
+        raise ValueError(f"{run} must be a run with [series]. Received: one of text.")
+    write(output, forecast_lines(forecaster, input_file, horizon=horizon))
 
 
 @inspect_app.command()
@@ -439,6 +465,13 @@ def _load(run: Path) -> Any:
     from keras_seq2seq.pipelines import load
 
     return load(run)
+
+
+def _refuse(**options: Any) -> None:
+    """Refuse options that a forecasting run has no use for."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given:
+        raise ValueError(f"A run with [series] takes no {', '.join(given)}.")
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -363,7 +363,7 @@ def _unknown_key(name: str, table: str, valid: Iterable[str]) -> str:
     )
 
 
-def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Any:
     """Reads a run's TOML file, applies overrides and checks everything.
 
     Args:
@@ -371,7 +371,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
         overrides: Texts `table.key=value`; the value is TOML, or else a string.
 
     Returns:
-        The checked configuration, with every default filled in.
+        The checked configuration, with every default filled in; a `SeriesRunConfig`
+        if the file has a table `[series]`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -379,9 +380,9 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """
     path = Path(path)
     if not path.is_file():
+        tables = ", ".join(f"[{name}]" for name in RunConfig.model_fields)
         raise FileNotFoundError(
-            f"No recipe at {path}. Expected a TOML file with the tables "
-            f"{', '.join(f'[{name}]' for name in RunConfig.model_fields)}."
+            f"No recipe at {path}. Expected a TOML file with the tables {tables}."
         )
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -389,10 +390,13 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
         raise ValueError(f"{path} is not a valid TOML file: {error}.") from error
     for override in overrides:
         _apply_override(values, override)
+    from keras_seq2seq.series_config import SeriesRunConfig
+
+    schema: type[BaseModel] = SeriesRunConfig if "series" in values else RunConfig
     try:
-        return RunConfig.model_validate(values)
+        return schema.model_validate(values)
     except ValidationError as error:
-        mistakes = "\n".join(f"- {line}" for line in _describe(error))
+        mistakes = "\n".join(f"- {line}" for line in _describe(error, schema))
         raise ValueError(f"Mistakes in {path}:\n{mistakes}") from error
 
 
@@ -420,15 +424,14 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     table[names[-1]] = value
 
 
-def _describe(error: ValidationError) -> list[str]:
+def _describe(error: ValidationError, schema: type[BaseModel]) -> list[str]:
     """One line a mistake, in the words of the file."""
     lines = []
     for mistake in error.errors():
         where = [str(part) for part in mistake["loc"] if part not in _UNION_TAGS]
         table = f"[{'.'.join(where[:-1])}]" if len(where) > 1 else "the file"
         if mistake["type"] == "extra_forbidden":
-            fields = _fields(where[:-1])
-            lines.append(_unknown_key(where[-1], table, fields))
+            lines.append(_unknown_key(where[-1], table, _fields(where[:-1], schema)))
         elif mistake["type"] == "missing":
             lines.append(f'{table} needs a value for "{where[-1]}".')
         elif mistake["type"] == "complete":
@@ -448,9 +451,8 @@ def _describe(error: ValidationError) -> list[str]:
 _UNION_TAGS = {"bool", "literal['auto']", "tuple[int, int]", "tuple[str, str]"}
 
 
-def _fields(tables: list[str]) -> list[str]:
+def _fields(tables: list[str], table: type[BaseModel]) -> list[str]:
     """Valid keys of a nested table."""
-    table: type[BaseModel] = RunConfig
     for name in tables:
         annotation = table.model_fields[name].annotation
         # `DataFiles | None` is the one union of tables.
@@ -458,7 +460,7 @@ def _fields(tables: list[str]) -> list[str]:
     return list(table.model_fields)
 
 
-def config_to_toml(config: RunConfig) -> str:
+def config_to_toml(config: BaseModel) -> str:
     """Writes a configuration as TOML that `load_config` reads back equal.
 
     Args:

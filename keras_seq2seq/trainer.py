@@ -104,7 +104,11 @@ def train(
             if load_config(folder / "run.toml") != config:
                 write_text(folder / "run.toml", config_to_toml(config))
         else:
-            prepare_run(config, folder, say, lambda tokens: _model(config, tokens))
+
+            def make(staging: Path) -> None:
+                _model(config, encode_data(config, staging, say).tokenizers)
+
+            prepare_run(config, folder, make)
         state = read_state(folder)
         if state.has_ended(config) and state.completed == state.epoch:
             say(

@@ -212,8 +212,14 @@ class LSTMCell(_Cell):
         return [ops.sigmoid(out) * ops.tanh(cell), cell]
 
 
-def make_cell(cell: str, units: int, **kwargs):
+def make_cell(cell: str, units: int, *, reset_after: bool = True, **kwargs):
     """Returns the cell named `"lstm"`, `"gru"` or `"simple"`.
+
+    Args:
+        cell: The name.
+        units: Width of the state.
+        reset_after: Of the GRU, see `GRUCell`; the others have no reset gate.
+        **kwargs: Arguments of the layer: `name`, `dtype`.
 
     Raises:
         ValueError: If the name is unknown.
@@ -224,6 +230,8 @@ def make_cell(cell: str, units: int, **kwargs):
             f"`cell` must be one of {', '.join(map(repr, cells))}. "
             f"Received: cell={cell!r}."
         )
+    if cell == "gru":
+        kwargs["reset_after"] = reset_after
     return cells[cell](units, **kwargs)
 
 
@@ -238,6 +246,7 @@ class RecurrentLayer(keras.layers.Layer):
         cell: `"lstm"`, `"gru"` or `"simple"`.
         units: Width of the state, in each direction.
         bidirectional: Whether to add a second cell that runs backwards.
+        reset_after: Of the GRU, see `GRUCell`.
 
     Call arguments:
         x: `(B, S, E)`.
@@ -251,17 +260,29 @@ class RecurrentLayer(keras.layers.Layer):
         ValueError: If `cell` is unknown or `units` is not positive.
     """
 
-    def __init__(self, cell: str, units: int, bidirectional: bool = False, **kwargs):
+    def __init__(
+        self,
+        cell: str,
+        units: int,
+        bidirectional: bool = False,
+        reset_after: bool = True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.cell = cell
         self.units = units
         self.bidirectional = bidirectional
-        policy = self.dtype_policy
-        self.forward_cell = make_cell(cell, units, name="forward_cell", dtype=policy)
-        self.backward_cell = (
-            make_cell(cell, units, name="backward_cell", dtype=policy)
-            if bidirectional
-            else None
+        self.reset_after = reset_after
+        self.forward_cell = self._make_cell("forward_cell")
+        self.backward_cell = self._make_cell("backward_cell") if bidirectional else None
+
+    def _make_cell(self, name):
+        return make_cell(
+            self.cell,
+            self.units,
+            reset_after=self.reset_after,
+            name=name,
+            dtype=self.dtype_policy,
         )
 
     def build(self, x_shape, x_mask_shape=None):
@@ -302,4 +323,5 @@ class RecurrentLayer(keras.layers.Layer):
             "cell": self.cell,
             "units": self.units,
             "bidirectional": self.bidirectional,
+            "reset_after": self.reset_after,
         }

@@ -2,6 +2,8 @@
 
 from keras_seq2seq.models.base import Seq2Seq
 from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
+from keras_seq2seq.models.regression import RegressionSeq2Seq
+from keras_seq2seq.models.sequence import ManyToMany, ManyToOne, OneToMany
 from keras_seq2seq.models.transformer import TransformerSeq2Seq
 
 MODELS = {
@@ -9,4 +11,17 @@ MODELS = {
     "TransformerSeq2Seq": TransformerSeq2Seq,
 }
 
-__all__ = ["MODELS", "RecurrentSeq2Seq", "Seq2Seq", "TransformerSeq2Seq"]
+#: Models over vectors: the same four calls, with vectors in place of tokens.
+REGRESSION_MODELS = {"RegressionSeq2Seq": RegressionSeq2Seq}
+
+__all__ = [
+    "MODELS",
+    "REGRESSION_MODELS",
+    "ManyToMany",
+    "ManyToOne",
+    "OneToMany",
+    "RecurrentSeq2Seq",
+    "RegressionSeq2Seq",
+    "Seq2Seq",
+    "TransformerSeq2Seq",
+]
