@@ -145,7 +145,10 @@ def quickstart(
 @app.command()
 def prepare(
     name: Annotated[
-        str, typer.Argument(help="multi30k, sigmorphon2021_g2p, scan or dates.")
+        str,
+        typer.Argument(
+            help="multi30k, sigmorphon2021_g2p, scan, dates, taylor_electricity or ett."
+        ),
     ],
     origin: Annotated[
         str | None, typer.Option("--from", help="Folder or address of the files.")

@@ -61,14 +61,19 @@ def forecast_windows(
         Forecasts and what followed, z-scores, both `(windows, rows, targets)`.
     """
     shape = windows.shape
-    length = shape.target_length // shape.rows_per_step
     found, followed = [], []
     for start in range(0, len(windows.origins), batch_size):
         origins = windows.origins[start : start + batch_size]
         inputs, following = windows.window(origins)
-        outputs, _ = model.forecast(
-            inputs["source"], length, future=inputs.get("future")
-        )
+        target = shape.target(following)
+        if model.feedback == "own":
+            # The same numbers as `forecast`, compiled; the target gives the length.
+            outputs = model.predict_on_batch({**inputs, "target": 0 * target})
+        else:
+            future = inputs.get("future")
+            outputs, _ = model.forecast(
+                inputs["source"], target.shape[1], future=future
+            )
         found.append(shape.rows(keras.ops.convert_to_numpy(outputs)))
         followed.append(following)
     return np.concatenate(found), np.concatenate(followed)
