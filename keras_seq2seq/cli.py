@@ -226,7 +226,7 @@ def translate(
     lines = read_lines(sys.stdin.buffer if input_file is None else input_file)
     if input_file is not None and not input_file.exists():
         raise FileNotFoundError(f"`--input` must be a file. Received: {input_file}.")
-    translator = _load(run)
+    translator = _load(run, series=False)
     sources, kept = itertools.tee(lines)
     with progress("lines", shown=output is not None or not sys.stdout.isatty()) as bar:
         found = translator.translate_lines(
@@ -279,7 +279,7 @@ def score(
         )
     if not sources:
         raise ValueError(f"`--source` must have at least one line. Received: {source}.")
-    translator = _load(run)
+    translator = _load(run, series=False)
     from keras_seq2seq.scoring import perplexity
 
     with progress("pairs", total=len(sources)) as bar:
@@ -360,9 +360,7 @@ def forecast(
     """Continue a series: the rows after the last one of a CSV file, as CSV."""
     from keras_seq2seq.actions import forecast_lines
 
-    forecaster = _load(run)
-    if not hasattr(forecaster.config, "series"):
-        raise ValueError(f"{run} must be a run with [series]. Received: one of text.")
+    forecaster = _load(run, series=True)
     write(output, forecast_lines(forecaster, input_file, horizon=horizon))
 
 
@@ -386,7 +384,7 @@ def alignments(
     else:
         # Arguments come in the locale's encoding, by bytes that are UTF-8.
         text = os.fsencode(text).decode("utf-8", errors="replace")
-    translator = _load(run)
+    translator = _load(run, series=False)
     typer.echo(draw_alignment(translator, text, output, num_beams=beam_size))
     say(f"The picture is in {output}")
 
@@ -457,7 +455,7 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _load(run: Path) -> Any:
+def _load(run: Path, *, series: bool | None = None) -> Any:
     """Load a run folder, looking at it before the seconds that Keras takes."""
     if not run.is_dir():
         raise FileNotFoundError(
@@ -467,7 +465,11 @@ def _load(run: Path) -> Any:
     import_backend()
     from keras_seq2seq.pipelines import load
 
-    return load(run)
+    loaded = load(run)
+    if series is not None and hasattr(loaded.config, "series") != series:
+        kinds = ("with [series]", "of text")[:: 1 if series else -1]
+        raise ValueError(f"`RUN` must be one {kinds[0]}. Received: {run}, {kinds[1]}.")
+    return loaded
 
 
 def _refuse(**options: Any) -> None:

@@ -380,7 +380,18 @@ def test_mistakes_of_the_command_line_are_one_message(folder, trained):
 
 def test_text_run_does_not_forecast(folder, tiny_run):
     message = one_message(cli("forecast", tiny_run, "--input", folder / "wave.csv"))
-    assert "must be a run with [series]" in message
+    assert "must be one with [series]. Received:" in message
+
+
+@pytest.mark.parametrize(
+    "arguments", [("translate",), ("inspect", "alignments"), ("export",)]
+)
+def test_series_run_writes_no_text(trained, quiet, arguments):
+    run = trained / "run"
+    text = ("text",) if arguments[0] == "inspect" else ()
+    message = one_message(cli(*arguments, run, *text))
+    assert "of text. Received:" in message and "[series]" in message
+    assert not (run / "exports").exists()
 
 
 def test_loss_that_is_no_number_ends_the_run(folder):
