@@ -112,7 +112,8 @@ class SeriesTrainingConfig(_Table):
         learning_rate: Its rate.
         weight_decay: Of `adamw`.
         clip_norm: Largest norm of all gradients together.
-        schedule: `constant`, or `plateau`: lower the rate when nothing improves.
+        schedule: `constant`; `cosine`: fall to 0 along half a cosine until the last
+            epoch; or `plateau`: lower the rate when nothing improves.
         plateau_factor, plateau_patience, min_learning_rate: What `plateau` multiplies
             the rate by, after how many epochs without improvement; its end.
         early_stopping_patience: Epochs without improvement that end the run.
@@ -127,7 +128,7 @@ class SeriesTrainingConfig(_Table):
     learning_rate: PositiveFloat = 0.001
     weight_decay: NonNegativeFloat | None = None
     clip_norm: PositiveFloat | None = 1.0
-    schedule: Literal["constant", "plateau"] = "constant"
+    schedule: Literal["constant", "cosine", "plateau"] = "constant"
     plateau_factor: float = Field(default=0.5, gt=0.0, lt=1.0)
     plateau_patience: PositiveInt = 2
     min_learning_rate: NonNegativeFloat = 0.0

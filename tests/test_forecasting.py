@@ -236,6 +236,18 @@ def test_changed_series_or_settings_do_not_continue_a_run(folder, trained):
         train_forecaster(longer, folder / "run", progress=False)
 
 
+def test_cosine_falls_to_zero_and_ends_with_its_last_epoch(folder):
+    options = ("training.schedule=cosine", "training.epochs=2")
+    config = config_of(folder, *options)
+    run = train_forecaster(config, folder / "run", progress=False)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rates = [json.loads(line)["learning_rate"] for line in lines]
+    assert rates == pytest.approx([0.005, 0], abs=1e-9)
+    longer = config_of(folder, options[0], "training.epochs=3")
+    with pytest.raises(ValueError, match="epochs=3, 2 in"):
+        train_forecaster(longer, run, progress=False)
+
+
 def test_teacher_forcing_is_validated_by_forecasts(folder):
     config = config_of(folder, 'model.feedback="target"', "training.epochs=1")
     run = train_forecaster(config, folder / "run", progress=False)
