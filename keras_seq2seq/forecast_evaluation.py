@@ -8,8 +8,8 @@ from keras_seq2seq.forecaster import Forecaster, forecast_windows
 from keras_seq2seq.series import Scaling, read_series
 from keras_seq2seq.series_windows import SeriesWindows
 
-# Penalties that the ridge row chooses from on the validation part.
-_PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
+# Penalties that the ridge row chooses from.
+_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
 def forecast_errors(
@@ -59,44 +59,56 @@ def ridge_on_lags(
     """Each row of the horizon by ridge regression on the column's own past.
 
     One regression for each target column, with an intercept that is not penalised.
-    The penalty with the least validation error is taken; without validation 10.
+    The penalty with the least validation error is taken; without a validation part,
+    the last fifth of the training windows chooses it.
 
     Args:
         train: Windows to learn from.
-        valid: Windows that choose the penalty.
+        valid: Windows that choose the penalty, or None.
         windows: Windows to forecast.
 
     Returns:
         Forecasts, z-scores, `(windows, rows, targets)`.
     """
+    learnt, chosen = train.origins, None if valid is None else valid.origins
+    if chosen is None:
+        learnt, chosen = np.split(train.origins, [max(1, len(train.origins) * 4 // 5)])
     forecasts = []
     for column in range(train.shape.num_targets):
-        past, following = _lags(train, column)
-        center = past.mean(axis=0), following.mean(axis=0)
-        past, following = past - center[0], following - center[1]
-        products = past.T @ past, past.T @ following
-
-        def predict(part, penalty, products=products, center=center, column=column):
-            matrix = products[0] + penalty * np.eye(len(products[0]))
-            weights = np.linalg.solve(matrix, products[1])
-            lags, truth = _lags(part, column)
-            return (lags - center[0]) @ weights + center[1], truth
-
-        penalty = 10.0
-        if valid is not None:
-            errors = []
-            for candidate in _PENALTIES:
-                found, truth = predict(valid, candidate)
-                errors.append(np.mean((found - truth) ** 2))
-            penalty = _PENALTIES[int(np.argmin(errors))]
-        forecasts.append(predict(windows, penalty)[0])
+        choice = _Ridge(train, column, learnt)
+        past, following = choice.windows(chosen)
+        errors = [
+            np.mean((choice.predict(past, penalty) - following) ** 2)
+            for penalty in _PENALTIES
+        ]
+        best = _PENALTIES[int(np.argmin(errors))]
+        final = choice if valid is not None else _Ridge(train, column, train.origins)
+        forecasts.append(final.predict(final.windows(windows.origins)[0], best))
     return np.stack(forecasts, axis=-1)
 
 
-def _lags(windows: SeriesWindows, column: int) -> tuple[np.ndarray, np.ndarray]:
-    shape, values = windows.shape, windows.values[:, column].astype("float64")
-    past = values[windows.origins[:, None] + np.arange(-shape.source_length, 0)]
-    return past, values[windows.origins[:, None] + np.arange(shape.target_length)]
+class _Ridge:
+    """Ridge regression of one column's next rows on its last rows."""
+
+    def __init__(self, series: SeriesWindows, column: int, origins: np.ndarray):
+        self.shape = series.shape
+        self.values = series.values[:, column].astype("float64")
+        past, following = self.windows(origins)
+        self.center = past.mean(axis=0), following.mean(axis=0)
+        past, following = past - self.center[0], following - self.center[1]
+        self.products = past.T @ past, past.T @ following
+
+    def windows(self, origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Past and following rows around the first target rows `origins`."""
+        past = origins[:, None] + np.arange(-self.shape.source_length, 0)
+        following = origins[:, None] + np.arange(self.shape.target_length)
+        return self.values[past], self.values[following]
+
+    def predict(self, past: np.ndarray, penalty: float) -> np.ndarray:
+        """Forecasts, `(windows, rows)`."""
+        matrix = self.products[0] + penalty * np.eye(len(self.products[0]))
+        weights = np.linalg.solve(matrix, self.products[1])
+        return (past - self.center[0]) @ weights + self.center[1]
 
 
 def evaluate_forecaster(forecaster: Forecaster, part: str = "test") -> dict[str, Any]:

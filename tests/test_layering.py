@@ -121,6 +121,10 @@ WITHOUT_TENSORFLOW = (
     "trainer",
     "pipelines",
     "evaluation",
+    "series_windows",
+    "forecaster",
+    "forecasting",
+    "forecast_evaluation",
 )
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
