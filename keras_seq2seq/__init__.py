@@ -24,6 +24,7 @@ _PUBLIC = {
     "ConvSeq2Seq": "models",
     "CorpusReport": "corpora",
     "EncodedCorpus": "datasets",
+    "Forecaster": "forecaster",
     "Hypothesis": "pipelines",
     "MODELS": "models",
     "MinimalRecurrentSeq2Seq": "models",
@@ -31,7 +32,9 @@ _PUBLIC = {
     "PairCorpus": "corpora",
     "EnsembleSeq2Seq": "models",
     "PairDataset": "datasets",
+    "REGRESSION_MODELS": "models",
     "RecurrentSeq2Seq": "models",
+    "RegressionSeq2Seq": "models",
     "RunConfig": "config",
     "Tokenizer": "tokenizers",
     "TokenizerPair": "tokenizers",
@@ -47,6 +50,7 @@ _PUBLIC = {
     "load_ensemble": "ensembles",
     "plot_alignment": "analysis",
     "train": "trainer",
+    "train_forecaster": "forecasting",
     "verify": "export.verify",
 }
 
@@ -71,13 +75,17 @@ if TYPE_CHECKING:
         export_saved_model as export_saved_model,
     )
     from keras_seq2seq.export.verify import verify as verify
+    from keras_seq2seq.forecaster import Forecaster as Forecaster
+    from keras_seq2seq.forecasting import train_forecaster as train_forecaster
     from keras_seq2seq.models import MODELS as MODELS
+    from keras_seq2seq.models import REGRESSION_MODELS as REGRESSION_MODELS
     from keras_seq2seq.models import ConvSeq2Seq as ConvSeq2Seq
     from keras_seq2seq.models import EnsembleSeq2Seq as EnsembleSeq2Seq
     from keras_seq2seq.models import (
         MinimalRecurrentSeq2Seq as MinimalRecurrentSeq2Seq,
     )
     from keras_seq2seq.models import RecurrentSeq2Seq as RecurrentSeq2Seq
+    from keras_seq2seq.models import RegressionSeq2Seq as RegressionSeq2Seq
     from keras_seq2seq.models import TransformerSeq2Seq as TransformerSeq2Seq
     from keras_seq2seq.pipelines import Hypothesis as Hypothesis
     from keras_seq2seq.pipelines import Translator as Translator

@@ -1,8 +1,10 @@
 """What the command line and the quick start do with a trained run."""
 
+import csv
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,74 @@ def compare_recipes(
     typer.echo(comparison.markdown(), nl=False)
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def train_recipe(config: Any, folder: Path, **options: Any) -> Any:
+    """Train a run of text, or one of a series.
+
+    Args:
+        config: What `load_config` returned.
+        folder: The run folder.
+        **options: Options of `trainer.train`.
+
+    Returns:
+        The run folder or, for a dry run, the report.
+    """
+    if hasattr(config, "series"):
+        from keras_seq2seq.forecasting import train_forecaster
+
+        return train_forecaster(config, folder, **options)
+    from keras_seq2seq import trainer
+
+    return trainer.train(config, folder, **options)
+
+
+def evaluate_series(forecaster: Any, paths: list[Path]) -> list[str]:
+    """Evaluate a forecasting run on its test part.
+
+    Args:
+        forecaster: What `load` returned.
+        paths: JSON files to write.
+
+    Returns:
+        Lines of the table.
+    """
+    from keras_seq2seq.evaluation import write_results
+    from keras_seq2seq.forecast_evaluation import evaluate_forecaster, forecast_table
+
+    result = evaluate_forecaster(forecaster)
+    for path in paths:
+        write_results(path, result)
+    return forecast_table(result)
+
+
+def forecast_lines(forecaster: Any, path: Path, **options: Any) -> Iterator[str]:
+    """Continue the series of a file, as lines of CSV.
+
+    Args:
+        forecaster: What `load` returned.
+        path: CSV file with the run's columns.
+        **options: Options of `Forecaster.forecast`.
+
+    Yields:
+        The line of names, then a line for each row.
+    """
+    times, values = forecaster.forecast_file(path, **options)
+    settings = forecaster.config.series
+    yield csv_line([settings.time or "row", *settings.targets])
+    for time, row in zip(times, values, strict=True):
+        yield csv_line([time, *(f"{value:.10g}" for value in row)])
+
+
+def csv_line(cells: list[str]) -> str:
+    """Write one line of CSV, without its line end.
+
+    Args:
+        cells: The cells.
+    """
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="").writerow(cells)
+    return stream.getvalue()
 
 
 def draw_alignment(

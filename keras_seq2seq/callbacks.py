@@ -21,6 +21,7 @@ from keras_seq2seq.corpora import Pair
 from keras_seq2seq.decoding import generate
 from keras_seq2seq.evaluation import evaluate_texts
 from keras_seq2seq.runs import RunState, read_rows, write_text
+from keras_seq2seq.series_config import SeriesTrainingConfig
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 from keras_seq2seq.training_modes import ScheduledSampling, inner_model
 
@@ -240,7 +241,12 @@ class Selection(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, state: RunState, training: TrainingConfig, path: Path, *, validated: bool
+        self,
+        state: RunState,
+        training: TrainingConfig | SeriesTrainingConfig,
+        path: Path,
+        *,
+        validated: bool,
     ):
         super().__init__()
         self.state = state

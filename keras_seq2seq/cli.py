@@ -11,7 +11,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,20 @@ import typer
 from typer.core import TyperGroup
 
 from keras_seq2seq import __version__
+from keras_seq2seq.cli_options import (
+    BeamSize,
+    Ensemble,
+    ExportFormat,
+    Format,
+    LengthPenalty,
+    MaxLength,
+    MinLength,
+    Output,
+    Overrides,
+    Overwrite,
+    Run,
+    TextFormat,
+)
 from keras_seq2seq.console import (
     import_backend,
     is_user_mistake,
@@ -59,53 +72,6 @@ inspect_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(inspect_app, name="inspect")
-
-
-class TextFormat(StrEnum):
-    """How lines of output are written."""
-
-    text = "text"
-    jsonl = "jsonl"
-
-
-class ExportFormat(StrEnum):
-    """What `export` can write."""
-
-    saved_model = "saved_model"
-
-
-Run = Annotated[Path, typer.Argument(help="Run folder that `train` wrote.")]
-Ensemble = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--ensemble",
-        metavar="RUN",
-        help="A further run to average with; may be given more than once.",
-    ),
-]
-BeamSize = Annotated[
-    int | None, typer.Option("--beam-size", min=1, help="Width of the beam; 1: greedy.")
-]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option("--length-penalty", min=0.0, help="GNMT exponent; 0: none."),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option("--max-length", min=1, help="Most tokens of an output, END included."),
-]
-MinLength = Annotated[
-    int | None, typer.Option("--min-length", min=0, help="Fewest tokens of an output.")
-]
-Output = Annotated[Path | None, typer.Option("--output", help="File to write.")]
-Format = Annotated[TextFormat, typer.Option("--format", help="Lines of output.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override, as training.epochs=3; repeatable."),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what another run left there.")
-]
 
 
 def main() -> None:
@@ -157,7 +123,10 @@ def quickstart(
 @app.command()
 def prepare(
     name: Annotated[
-        str, typer.Argument(help="multi30k, sigmorphon2021_g2p, scan or dates.")
+        str,
+        typer.Argument(
+            help="multi30k, sigmorphon2021_g2p, scan, dates, taylor_electricity or ett."
+        ),
     ],
     origin: Annotated[
         str | None, typer.Option("--from", help="Folder or address of the files.")
@@ -198,10 +167,10 @@ def train(
     from keras_seq2seq.config import load_config
 
     config = load_config(recipe, overrides or [])
-    from keras_seq2seq import trainer
+    from keras_seq2seq.actions import train_recipe
 
     folder = output or Path("saved_models") / recipe.stem
-    typer.echo(str(trainer.train(config, folder, overwrite=overwrite, dry_run=dry_run)))
+    typer.echo(str(train_recipe(config, folder, overwrite=overwrite, dry_run=dry_run)))
 
 
 @app.command()
@@ -253,7 +222,7 @@ def translate(
     lines = read_lines(sys.stdin.buffer if input_file is None else input_file)
     if input_file is not None and not input_file.exists():
         raise FileNotFoundError(f"`--input` must be a file. Received: {input_file}.")
-    translator = _load(run, ensemble)
+    translator = _load(run, ensemble, series=False)
     sources, kept = itertools.tee(lines)
     with progress("lines", shown=output is not None or not sys.stdout.isatty()) as bar:
         found = translator.translate_lines(
@@ -306,7 +275,7 @@ def score(
         )
     if not sources:
         raise ValueError(f"`--source` must have at least one line. Received: {source}.")
-    translator = _load(run)
+    translator = _load(run, series=False)
     from keras_seq2seq.scoring import perplexity
 
     with progress("pairs", total=len(sources)) as bar:
@@ -342,11 +311,16 @@ def evaluate(
     The scores of an ensemble are no single run's: they are printed, and written with
     --json only.
     """
-    from keras_seq2seq.actions import evaluate_files
+    from keras_seq2seq.actions import evaluate_files, evaluate_series
     from keras_seq2seq.evaluation import result_lines, write_results
 
     translator = _load(run, ensemble)
     own_test_set = source is None and target is None
+    if hasattr(translator.config, "series"):
+        _refuse(source=source, target=target, beam_size=beam_size, tokenize=tokenize)
+        paths = [path for path in (run / "results.json", json_file) if path is not None]
+        typer.echo("\n".join(evaluate_series(translator, paths)))
+        return
     if own_test_set:
         if translator.config.data.test is None:
             raise ValueError(
@@ -373,6 +347,25 @@ def evaluate(
             write_results(path, result)
 
 
+@app.command()
+def forecast(
+    run: Run,
+    input_file: Annotated[
+        Path, typer.Option("--input", help="CSV file with the run's columns.")
+    ],
+    output: Output = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option("--horizon", min=1, help="Rows; the run's target_length."),
+    ] = None,
+) -> None:
+    """Continue a series: the rows after the last one of a CSV file, as CSV."""
+    from keras_seq2seq.actions import forecast_lines
+
+    forecaster = _load(run, series=True)
+    write(output, forecast_lines(forecaster, input_file, horizon=horizon))
+
+
 @inspect_app.command()
 def alignments(
     run: Run,
@@ -393,7 +386,7 @@ def alignments(
     else:
         # Arguments come in the locale's encoding, by bytes that are UTF-8.
         text = os.fsencode(text).decode("utf-8", errors="replace")
-    translator = _load(run)
+    translator = _load(run, series=False)
     typer.echo(draw_alignment(translator, text, output, num_beams=beam_size))
     say(f"The picture is in {output}")
 
@@ -464,7 +457,9 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _load(run: Path, ensemble: list[Path] | None = None) -> Any:
+def _load(
+    run: Path, ensemble: list[Path] | None = None, *, series: bool | None = None
+) -> Any:
     """Load run folders, looking at them before the seconds that Keras takes."""
     runs = [run, *(ensemble or [])]
     for folder in runs:
@@ -477,7 +472,18 @@ def _load(run: Path, ensemble: list[Path] | None = None) -> Any:
     from keras_seq2seq.ensembles import load_ensemble
     from keras_seq2seq.pipelines import load
 
-    return load_ensemble(runs) if ensemble else load(run)
+    loaded = load_ensemble(runs) if ensemble else load(run)
+    if series is not None and hasattr(loaded.config, "series") != series:
+        kinds = ("with [series]", "of text")[:: 1 if series else -1]
+        raise ValueError(f"`RUN` must be one {kinds[0]}. Received: {run}, {kinds[1]}.")
+    return loaded
+
+
+def _refuse(**options: Any) -> None:
+    """Refuse options that a forecasting run has no use for."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given:
+        raise ValueError(f"A run with [series] takes no {', '.join(given)}.")
 
 
 def _json(value: dict[str, Any]) -> str:

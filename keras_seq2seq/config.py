@@ -377,7 +377,7 @@ class RunConfig(_Table):
         return {key: value for key, value in self.model.items() if key != "name"}
 
 
-def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Any:
     """Reads a run's TOML file, applies overrides and checks everything.
 
     Args:
@@ -385,7 +385,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
         overrides: Texts `table.key=value`; the value is TOML, or else a string.
 
     Returns:
-        The checked configuration, with every default filled in.
+        The checked configuration, with every default filled in; a `SeriesRunConfig`
+        if the file has a table `[series]`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -393,21 +394,24 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """
     path = Path(path)
     if not path.is_file():
+        tables = ", ".join(f"[{name}]" for name in RunConfig.model_fields)
         raise FileNotFoundError(
-            f"No recipe at {path}. Expected a TOML file with the tables "
-            f"{', '.join(f'[{name}]' for name in RunConfig.model_fields)}."
+            f"No recipe at {path}. Expected a TOML file with the tables {tables}."
         )
     values = read_toml(path)
     for override in overrides:
         apply_override(values, override)
+    from keras_seq2seq.series_config import SeriesRunConfig
+
+    schema: type[BaseModel] = SeriesRunConfig if "series" in values else RunConfig
     try:
-        return RunConfig.model_validate(values)
+        return schema.model_validate(values)
     except ValidationError as error:
-        mistakes = "\n".join(f"- {line}" for line in describe(error, RunConfig))
+        mistakes = "\n".join(f"- {line}" for line in describe(error, schema))
         raise ValueError(f"Mistakes in {path}:\n{mistakes}") from error
 
 
-def config_to_toml(config: RunConfig) -> str:
+def config_to_toml(config: BaseModel) -> str:
     """Writes a configuration as TOML that `load_config` reads back equal.
 
     Args:

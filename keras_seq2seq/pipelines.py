@@ -20,8 +20,11 @@ from keras_seq2seq import models  # noqa: F401  (registers the classes to load)
 from keras_seq2seq.batches import inference_batches, pad_rows, round_up
 from keras_seq2seq.config import DecodingConfig, RunConfig, load_config
 from keras_seq2seq.decoding import SearchResult, generate
+from keras_seq2seq.forecaster import Forecaster
 from keras_seq2seq.lines import clean_line
 from keras_seq2seq.scoring import Score, TargetScorer, perplexity
+from keras_seq2seq.series import Scaling
+from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
 Progress = Callable[[int], None]
@@ -404,7 +407,7 @@ class Translator:
         return list(found.values())
 
 
-def load(run_folder: str | Path) -> Translator:
+def load(run_folder: str | Path) -> Any:
     """Load a run folder that `train` wrote.
 
     Nothing in the folder is executed: no pickles, no Lambda layers.
@@ -413,7 +416,7 @@ def load(run_folder: str | Path) -> Translator:
         run_folder: The folder; it may have been moved.
 
     Returns:
-        A `Translator`.
+        A `Translator`, or for a run with `[series]` a `Forecaster`.
 
     Raises:
         FileNotFoundError: If the folder or one of its parts is missing.
@@ -421,15 +424,10 @@ def load(run_folder: str | Path) -> Translator:
             together.
     """
     folder = Path(run_folder)
-    for part in ("", "run.toml", "tokenizer", "model.keras"):
-        if not (folder / part).exists():
-            raise FileNotFoundError(
-                "`run_folder` must be a folder that `train` wrote, with run.toml, "
-                f"tokenizer/ and model.keras. Received: {folder}, where "
-                f"{folder / part} does not exist."
-            )
+    _check_parts(folder, "", "run.toml")
     config = load_config(folder / "run.toml")
-    tokenizers = TokenizerPair.load(folder / "tokenizer")
+    is_series = isinstance(config, SeriesRunConfig)
+    _check_parts(folder, "scaling.json" if is_series else "tokenizer", "model.keras")
     path = folder / "model.keras"
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -440,9 +438,21 @@ def load(run_folder: str | Path) -> Translator:
             f"of keras_seq2seq wrote: {error}"
         ) from error
     try:
-        return Translator(model, tokenizers, config)
+        if is_series:
+            return Forecaster(model, Scaling.load(folder / "scaling.json"), config)
+        return Translator(model, TokenizerPair.load(folder / "tokenizer"), config)
     except ValueError as error:
         raise ValueError(f"In {folder}: {error}") from None
+
+
+def _check_parts(folder: Path, *parts: str) -> None:
+    for part in parts:
+        if not (folder / part).exists():
+            raise FileNotFoundError(
+                "`run_folder` must be a folder that `train` wrote, with run.toml, "
+                "model.keras and tokenizer/ or scaling.json. Received: "
+                f"{folder}, where {folder / part} does not exist."
+            )
 
 
 @dataclass(frozen=True)

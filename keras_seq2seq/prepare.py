@@ -22,7 +22,14 @@ from keras_seq2seq.corpora import Pair, split_pairs, write_pairs
 from keras_seq2seq.dates import generate_dates
 from keras_seq2seq.lines import read_lines, write_lines
 
-NAMES = ("multi30k", "sigmorphon2021_g2p", "scan", "dates")
+NAMES = (
+    "multi30k",
+    "sigmorphon2021_g2p",
+    "scan",
+    "dates",
+    "taylor_electricity",
+    "ett",
+)
 VARIANTS = ("tokenised", "raw")
 NUM_DATES = {"train": 20_000, "valid": 1_000, "test": 1_000}
 UPSTREAM = {
@@ -31,6 +38,11 @@ UPSTREAM = {
         "sigmorphon/2021-task1, commit 821bcdece5a47820872215969f275004b0abe80c"
     ),
     "scan": "brendenlake/SCAN, commit c4b756cbc010d75c912f16c42c8f15dc6b7e6c8f",
+    "taylor_electricity": (
+        "alkaline-ml/pmdarima, release 2.1.1, pmdarima.datasets.load_taylor(), written "
+        "as lines of half_hour (from 0) and MW"
+    ),
+    "ett": "zhouhaoyi/ETDataset, commit 1d16c8f4f943005d613b5bc962e9eeb06058cf07",
 }
 
 # Number of lines, SHA-256 sum and name of each prepared file.
@@ -84,6 +96,12 @@ _SCAN = """
 854 1b661e0da87588f770baef8c03477e37f05dfe2fd4e01fea948b725951f4bad1 valid.tsv
 4182 d4b3adcfefebd8b6138f5e7d256b5eda0f81f18bb8f2ccc89c9737c5cc077100 test.tsv
 """
+_TAYLOR = """
+4033 6e33bad7f586c826e82bac1fdf01b0343482d68997abfec2b1e1d7796ce86c58 taylor.csv
+"""
+_ETT = """
+17421 f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066 ETTh1.csv
+"""
 
 
 class Expected(NamedTuple):
@@ -103,6 +121,8 @@ EXPECTED = {
     "multi30k_raw": _parse(_MULTI30K_RAW),
     "sigmorphon2021_g2p": _parse(_G2P, ".tsv"),
     "scan": _parse(_SCAN),
+    "taylor_electricity": _parse(_TAYLOR),
+    "ett": _parse(_ETT),
 }
 
 
@@ -121,7 +141,7 @@ def prepare(
     `LANGUAGE_{train,valid,test}.tsv`, word and phones, for the languages of the
     origin. `scan` (simple split): `{train,valid,test}.tsv`, where a twentieth of
     upstream's training set makes the validation set. `dates`: `{train,valid,test}.tsv`,
-    generated.
+    generated. `taylor_electricity`: `taylor.csv`; `ett`: `ETTh1.csv`; both series.
 
     Files that are right already are left alone; no file appears under its final name
     before it is whole and checked.
@@ -232,6 +252,8 @@ def _language(key: str, file: str) -> str:
 
 def _origins(key: str, file: str) -> tuple[str, ...]:
     """Where a prepared file's text may lie: side by side, or as in the project."""
+    if key in ("taylor_electricity", "ett"):
+        return (file,) if key != "ett" else (file, f"ETT-small/{file}")
     if key == "scan":
         side = "test" if file == "test.tsv" else "train"
         return f"simple_{side}.tsv", f"simple_split/tasks_{side}_simple.txt"
@@ -254,7 +276,7 @@ def _lines(key: str, file: str, path: Path) -> Iterable[str]:
         train, valid, _ = split_pairs(pairs, valid=0.05, test=0.0, seed=0)
         chosen = {"train.tsv": train, "valid.tsv": valid, "test.tsv": pairs}[file]
         return [f"{pair.source}\t{pair.target}" for pair in chosen]
-    if key == "sigmorphon2021_g2p":
+    if key in ("sigmorphon2021_g2p", "taylor_electricity", "ett"):
         return lines
     return (line.replace("\t", " ").rstrip() for line in lines)
 

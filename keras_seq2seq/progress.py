@@ -77,17 +77,27 @@ class Progress(keras.callbacks.Callback):
         self.shown = now
         done = (batch + 1) / self.params["steps"]
         elapsed = now - self.epoch_started
-        note = (
-            f"loss {logs['token_loss']:.3f}  ppl {logs['perplexity']:.2f}  "
-            f"{done * self.num_tokens / elapsed:,.0f} tokens/s  "
-            f"{duration(elapsed / done - elapsed)} left"
-        )
+        note = self.note(logs or {}, done, elapsed)
         self.bar.update(self.task, completed=batch + 1, note=note)
 
     def on_epoch_end(self, epoch, logs=None):
         done = epoch + 1 - self.first_epoch
         left = (time.monotonic() - self.started) / done * (self.epochs - epoch - 1)
         self.console.print(self.line(epoch, logs or {}, left), soft_wrap=True)
+
+    def note(self, logs: dict[str, float], done: float, elapsed: float) -> str:
+        """What is said within an epoch.
+
+        Args:
+            logs: Its values so far.
+            done: Its share that is done.
+            elapsed: Seconds since it began.
+        """
+        return (
+            f"loss {logs['token_loss']:.3f}  ppl {logs['perplexity']:.2f}  "
+            f"{done * self.num_tokens / elapsed:,.0f} tokens/s  "
+            f"{duration(elapsed / done - elapsed)} left"
+        )
 
     def line(self, epoch: int, logs: dict[str, float], seconds_left: float) -> str:
         """What is said about an epoch.

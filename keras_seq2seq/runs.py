@@ -21,12 +21,14 @@ from keras_seq2seq.config import (
 )
 from keras_seq2seq.corpora import Cleaning, Pair, PairCorpus
 from keras_seq2seq.datasets import EncodedCorpus, encode_corpus
+from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.tokenizers import TokenizerPair
 
 # What a run folder holds; nothing else in it is ever touched.
 RUN_CONTENTS = (
     "run.toml",
     "tokenizer",
+    "scaling.json",
     "model.keras",
     "checkpoints",
     "metrics.jsonl",
@@ -35,6 +37,8 @@ RUN_CONTENTS = (
     "exports",
     "logs",
 )
+
+AnyConfig = RunConfig | SeriesRunConfig
 
 # Settings that may change when a run is continued.
 EXTENDABLE = (
@@ -93,7 +97,7 @@ class RunState:
         text = json.dumps(dataclasses.asdict(self), indent=2) + "\n"
         write_text(_state_path(folder), text)
 
-    def has_ended(self, config: RunConfig) -> bool:
+    def has_ended(self, config: AnyConfig) -> bool:
         """Whether no more epochs are to be trained.
 
         Args:
@@ -186,7 +190,7 @@ def read_rows(folder: Path, last_epoch: int) -> list[dict[str, Any]]:
     return [row for row in rows if row["epoch"] <= last_epoch]
 
 
-def claim_run(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
+def claim_run(folder: Path, config: AnyConfig, *, overwrite: bool) -> bool:
     """Finds out whether a folder holds this run, to be continued.
 
     Args:
@@ -225,7 +229,7 @@ def claim_run(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
     return True
 
 
-def _differences(old: RunConfig, new: RunConfig) -> list[str]:
+def _differences(old: AnyConfig, new: AnyConfig) -> list[str]:
     """The settings, other than those that may change, in which two runs differ."""
     sides = [dict(_flat(config.model_dump(mode="json"))) for config in (old, new)]
     return [
@@ -245,12 +249,9 @@ def _flat(table: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def prepare_run(
-    config: RunConfig,
-    folder: Path,
-    say: Callable[[str], None],
-    check: Callable[[TokenizerPair], object],
+    config: AnyConfig, folder: Path, make: Callable[[Path], object]
 ) -> None:
-    """Makes a run folder: settings, tokenizers, ids and the data report.
+    """Makes a run folder: settings, and what the training needs of the data.
 
     All of it is made beside the folder first, so an older run in the folder is lost
     only when the new one has proved to be usable.
@@ -258,14 +259,13 @@ def prepare_run(
     Args:
         config: The run.
         folder: The run folder.
-        say: Told what was read.
-        check: Called with the tokenizers; raises what makes the run impossible.
+        make: Fills a folder with the rest; raises what makes the run impossible.
     """
     staging = folder.with_name(f".{folder.name}.preparing")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
-        check(encode_data(config, staging, say).tokenizers)
+        make(staging)
         write_text(staging / "run.toml", config_to_toml(config))
         folder.mkdir(exist_ok=True)
         for name in RUN_CONTENTS:

@@ -96,12 +96,12 @@ def train(
             if load_config(folder / "run.toml") != config:
                 write_text(folder / "run.toml", config_to_toml(config))
         else:
-            prepare_run(
-                config,
-                folder,
-                say,
-                lambda tokens: _fitted_model(config, _model(config, tokens)),
-            )
+
+            def make(staging: Path) -> None:
+                tokenizers = encode_data(config, staging, say).tokenizers
+                _fitted_model(config, _model(config, tokenizers))
+
+            prepare_run(config, folder, make)
         if prepare_only:
             return folder
         state = read_state(folder)

@@ -34,6 +34,8 @@ def tiny(monkeypatch):
         "bbb_test.tsv": "e\te\n",
         "simple_train.tsv": "".join(SCAN),
         "simple_test.tsv": "jump\tJUMP\n",
+        "taylor.csv": "half_hour,MW\n0,10\n1,12\n",
+        "ETTh1.csv": "date,OT\n2020-01-01 00:00:00,1.5\n",
     }
     # The twentieth of `SCAN` whose hashes are lowest, found by the split itself.
     valid = [line for line in SCAN if line.split("\t")[0] in ("walk 12", "walk 15")]
@@ -54,6 +56,8 @@ def tiny(monkeypatch):
             "valid.tsv": expect("".join(valid)),
             "test.tsv": expect(files["simple_test.tsv"]),
         },
+        "taylor_electricity": {"taylor.csv": expect(files["taylor.csv"])},
+        "ett": {"ETTh1.csv": expect(files["ETTh1.csv"])},
     }
     monkeypatch.setattr(prepare_module, "EXPECTED", expected)
     return files
@@ -336,3 +340,34 @@ def test_dates_are_generated_without_an_origin(monkeypatch, tmp_path):
         *(f"{path}: {sizes[path.stem]} pairs" for path in paths),
         *(f"{path}: already there" for path in paths),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "place"),
+    [
+        ("taylor_electricity", "taylor.csv", ""),
+        ("ett", "ETTh1.csv", ""),
+        ("ett", "ETTh1.csv", "ETT-small/"),
+    ],
+)
+def test_series_are_checked_and_copied_as_they_are(tiny, tmp_path, name, file, place):
+    origin = write_files(tmp_path / "origin", {place + file: tiny[file]})
+    output = prepare(name, origin=origin, output=tmp_path / "out")
+    assert names_in(output) == [file]
+    assert (output / file).read_text(encoding="utf-8") == tiny[file]
+    write_files(origin, {place + file: tiny[file].replace("1", "2")})
+    (output / file).unlink()
+    with pytest.raises(ValueError, match=f"{file} does not come out"):
+        prepare(name, origin=origin, output=output)
+    assert names_in(output) == []
+
+
+def test_the_series_of_the_recipes_are_known():
+    counts = {
+        key: {name: expected.lines for name, expected in EXPECTED[key].items()}
+        for key in ("taylor_electricity", "ett")
+    }
+    assert counts == {
+        "taylor_electricity": {"taylor.csv": 84 * 48 + 1},
+        "ett": {"ETTh1.csv": 17_420 + 1},
+    }

@@ -27,6 +27,7 @@ from keras_seq2seq.config import (
     load_config,
 )
 from keras_seq2seq.corpora import Cleaning
+from keras_seq2seq.series_config import SeriesConfig, SeriesTrainingConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -172,7 +173,7 @@ def test_readme_links_every_page_of_the_documentation():
 def test_toml_is_valid(path, tmp_path):
     for number, text in enumerate(blocks(path, "toml")):
         values = tomllib.loads(text)
-        if {"data", "model"} <= values.keys():
+        if {"data", "model"} <= values.keys() or "series" in values:
             recipe = tmp_path / f"{number}.toml"
             recipe.write_text(text, encoding="utf-8")
             load_config(recipe)
@@ -180,6 +181,27 @@ def test_toml_is_valid(path, tmp_path):
             values.setdefault("model", {"name": "TransformerSeq2Seq"})
             values.setdefault("data", {}).setdefault("train", {"path": "a.tsv"})
             RunConfig.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("heading", "table"),
+    [("## `[series]`", SeriesConfig), ("## `[training]`", SeriesTrainingConfig)],
+)
+def test_forecasting_page_has_every_key_with_its_default(heading, table):
+    rows = rows_after(read(ROOT / "docs" / "forecasting.md"), heading)
+    assert {row[0].strip("`"): row[1] for row in rows} == {
+        name: as_written(field.default) for name, field in table.model_fields.items()
+    }
+
+
+def test_forecasting_page_has_every_argument_with_its_default():
+    rows = rows_after(read(ROOT / "docs" / "forecasting.md"), "## RegressionSeq2Seq")
+    parameters = inspect.signature(ks.RegressionSeq2Seq).parameters.values()
+    assert {row[0].strip("`"): row[1] for row in rows} == {
+        parameter.name: as_written(parameter.default)
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
 @pytest.mark.parametrize("heading", KEY_TABLES)

@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_seq2seq.config import load_config
-from keras_seq2seq.models import MODELS
+from keras_seq2seq.config import RunConfig, load_config
+from keras_seq2seq.forecaster import window_shape
+from keras_seq2seq.models import MODELS, REGRESSION_MODELS
 
 RECIPES = sorted((Path(__file__).parents[1] / "training").glob("*.toml"))
+TEXT = [path for path in RECIPES if isinstance(load_config(path), RunConfig)]
+SERIES = [path for path in RECIPES if path not in TEXT]
 
 # Smaller values of the arguments that set a model's size; the rest stays as written.
 TINY = {
@@ -29,7 +32,7 @@ def test_there_is_a_recipe_for_each_published_result():
     assert len(RECIPES) >= 5
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+@pytest.mark.parametrize("path", TEXT, ids=[path.stem for path in TEXT])
 def test_recipe_loads_and_its_model_runs(path):
     config = load_config(path, [])
     settings = config.model if isinstance(config.model, dict) else dict(config.model)
@@ -45,6 +48,28 @@ def test_recipe_loads_and_its_model_runs(path):
     logits = model({"source_ids": ids, "target_ids": ids})
     assert tuple(logits.shape) == (2, 4, 11)
     assert np.all(np.isfinite(np.asarray(logits)))
+
+
+@pytest.mark.parametrize("path", SERIES, ids=[path.stem for path in SERIES])
+def test_recipe_of_a_series_loads_and_its_model_runs(path):
+    config = load_config(path)
+    shape = window_shape(config.series)
+    sizes = shape.model_sizes
+    model = REGRESSION_MODELS[config.model["name"]](
+        **sizes, **{**config.model_arguments, "units": 4}
+    )
+    steps = [
+        getattr(config.series, name) // shape.rows_per_step
+        for name in ("source_length", "target_length")
+    ]
+    inputs = {
+        "source": np.ones((2, steps[0], sizes["source_dim"]), "float32"),
+        "future": np.ones((2, steps[1], sizes["future_dim"]), "float32"),
+        "target": np.ones((2, steps[1], sizes["target_dim"]), "float32"),
+    }
+    outputs = np.asarray(model(inputs))
+    assert outputs.shape == inputs["target"].shape
+    assert np.all(np.isfinite(outputs))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])

@@ -101,6 +101,11 @@ def export_saved_model(
         if isinstance(run_or_translator, Translator)
         else load(run_or_translator)
     )
+    if not isinstance(translator, Translator):
+        raise ValueError(
+            f"The run to export must be one of text. Received: {run_or_translator}, "
+            f"with [series], which is a {type(translator).__name__}."
+        )
     search = _GraphSearch(translator, num_beams, length_penalty, max_length)
 
     path.mkdir(parents=True, exist_ok=True)

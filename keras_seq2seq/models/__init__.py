@@ -5,6 +5,8 @@ from keras_seq2seq.models.convolutional import ConvSeq2Seq
 from keras_seq2seq.models.ensemble import EnsembleSeq2Seq
 from keras_seq2seq.models.minimal_recurrent import MinimalRecurrentSeq2Seq
 from keras_seq2seq.models.recurrent import RecurrentSeq2Seq
+from keras_seq2seq.models.regression import RegressionSeq2Seq
+from keras_seq2seq.models.sequence import ManyToMany, ManyToOne, OneToMany
 from keras_seq2seq.models.transformer import TransformerSeq2Seq
 
 MODELS = {
@@ -14,12 +16,20 @@ MODELS = {
     "TransformerSeq2Seq": TransformerSeq2Seq,
 }
 
+#: Models over vectors: the same four calls, with vectors in place of tokens.
+REGRESSION_MODELS = {"RegressionSeq2Seq": RegressionSeq2Seq}
+
 __all__ = [
     "MODELS",
-    "EnsembleSeq2Seq",
+    "REGRESSION_MODELS",
     "ConvSeq2Seq",
+    "EnsembleSeq2Seq",
+    "ManyToMany",
+    "ManyToOne",
     "MinimalRecurrentSeq2Seq",
+    "OneToMany",
     "RecurrentSeq2Seq",
+    "RegressionSeq2Seq",
     "Seq2Seq",
     "TransformerSeq2Seq",
 ]

@@ -1,0 +1,222 @@
+"""Series: reading CSV files, scaling, parts, calendar features and windows."""
+
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from keras_seq2seq.series import Scaling, read_series, split_rows
+from keras_seq2seq.series_windows import (
+    SeriesWindows,
+    WindowShape,
+    calendar_features,
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "series.csv"
+        path.write_text(text, encoding="utf-8", newline="")
+        return path
+
+    return write
+
+
+def test_columns_come_in_the_order_asked_for(write):
+    path = write('a,"b, b",c\r\n1,2,3\r\n\r\n4,5.5,-6e1\r\n')
+    series = read_series(path, ["c", "b, b"])
+    np.testing.assert_array_equal(series.values, [[3, 2], [-60, 5.5]])
+    assert series.columns == ("c", "b, b")
+    assert series.times == (0, 1) and series.time_texts == ("0", "1")
+
+
+def test_dates_go_on_at_their_step_as_they_are_written(write):
+    path = write("date,x\n2020-02-28 23:00:00,1\n2020-02-29 00:00:00,2\n")
+    series = read_series(path, ["x"], time="date")
+    times, texts = series.following_times(2)
+    assert times == (datetime(2020, 2, 29, 1), datetime(2020, 2, 29, 2))
+    assert texts == ["2020-02-29 01:00:00", "2020-02-29 02:00:00"]
+
+
+def test_whole_numbers_go_on_at_their_step(write):
+    series = read_series(write("t,x\n10,1\n12,2\n"), ["x"], time="t")
+    assert series.following_times(2) == ((14, 16), ["14", "16"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line of names. It is empty"),
+        ("t,x\n", "It has none"),
+        ("t,y\n1,2\n", 'no column "x".*columns: t, y'),
+        ("t,xx\n1,2\n", 'Did you mean "xx"'),
+        ("t,x\n1,2\n2,two\n", "Line 3 .* column \"x\".*Received: 'two'"),
+        ("t,x\n1,2\n\n2,\n", "Line 4 .*Received: ''"),
+        ("t,x\n1,nan\n", "Line 2 .*Received: 'nan'"),
+        ("t,x\n1,inf\n", "Line 2 .*Received: 'inf'"),
+        ("t,x\n1,2,3\n", "Line 2 .* 2 cells.*Received: 3"),
+        ("t,x\nnoon,2\n", "Line 2 .*time. Received: 'noon'"),
+        ("t,x\n1,2\n2,2\n4,2\n", "line 4 .*Received: 2, then 4"),
+        ("t,x\n2,2\n1,2\n", "line 3 .*Received: 2, then 1"),
+        ("t,x\n1,2\n2020-01-01,2\n", "line 3 "),
+    ],
+)
+def test_mistakes_are_named_with_their_line(write, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_series(write(text), ["x"], time="t")
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no\.csv"):
+        read_series(tmp_path / "no.csv", ["x"])
+
+
+def test_scaling_is_undone_and_kept(tmp_path):
+    values = np.array([[1.0, 7], [3, 7], [5, 7]])
+    scaling = Scaling.fit(["a", "b"], values)
+    np.testing.assert_allclose(scaling.mean, [3, 7])
+    np.testing.assert_allclose(scaling.std, [np.sqrt(8 / 3), 1])  # b is constant
+    scores = scaling.apply(values)
+    assert scores.dtype == "float32"
+    np.testing.assert_allclose(scaling.undo(scores), values, atol=1e-6)
+    np.testing.assert_allclose(scaling.undo(scores[:, :1]), values[:, :1], atol=1e-6)
+    path = tmp_path / "scaling.json"
+    import json
+
+    path.write_text(json.dumps(scaling.as_dict()), encoding="utf-8")
+    again = Scaling.load(path)
+    assert again.columns == ("a", "b")
+    np.testing.assert_array_equal(again.std, scaling.std)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"scaling\.json must hold the scaling"):
+        Scaling.load(path)
+
+
+def test_parts_by_rows_and_by_fractions():
+    assert split_rows(20, (12, 3, 4)) == [(0, 12), (12, 15), (15, 19)]
+    assert split_rows(20, (0.5, 0.25, 0.25)) == [(0, 10), (10, 15), (15, 20)]
+    with pytest.raises(ValueError, match=r"12, 3, 6, in sum 21, of 20"):
+        split_rows(20, (12, 3, 6))
+
+
+def test_calendar_by_hand():
+    """Six o'clock is a quarter of a day; Tuesday 6 o'clock 1.25 / 7 of a week."""
+    tuesday = datetime(2024, 1, 2, 6)
+    found = calendar_features([tuesday], ["hour", "weekday"])
+    week = 2 * np.pi * 1.25 / 7
+    np.testing.assert_allclose(found, [[1, 0, np.sin(week), np.cos(week)]], atol=1e-6)
+    found = calendar_features([1, 2], periods=[4], harmonics=2)
+    np.testing.assert_allclose(found, [[1, 0, 0, -1], [0, -1, 0, 1]], atol=1e-6)
+    assert calendar_features([1, 2, 3]).shape == (3, 0)
+
+
+def test_calendar_of_the_wrong_kind_is_named():
+    with pytest.raises(ValueError, match=r"times such as 3"):
+        calendar_features([3], ["hour"])
+    with pytest.raises(ValueError, match=r"periods=\[24\]"):
+        calendar_features([datetime(2024, 1, 1)], periods=[24])
+
+
+VALUES = np.stack([np.arange(10), np.arange(10) + 100, -np.arange(10)], axis=1)
+VALUES = VALUES.astype("float32")
+FEATURES = (np.arange(10, dtype="float32") / 10)[:, None]
+
+
+def windows(part=(0, 10), *, values=VALUES, shuffle=False, stride=1, **shape):
+    settings = {
+        "num_targets": 2,
+        "num_inputs": 1,
+        "num_features": 1,
+        "source_length": 4,
+        "target_length": 2,
+        **shape,
+    }
+    return SeriesWindows(
+        values,
+        FEATURES,
+        WindowShape(**settings),
+        part,
+        batch_size=2,
+        shuffle=shuffle,
+        stride=stride,
+        seed=1,
+    )
+
+
+def test_every_window_of_a_part_by_hand():
+    """Rows 6 to 9 hold two windows of two rows; the past reaches back before 6."""
+    part = windows((6, 9))
+    assert part.origins.tolist() == [6, 7] and len(part) == 1
+    inputs, target = part[0]
+    np.testing.assert_array_equal(target[0], [[6, 106], [7, 107]])
+    np.testing.assert_array_equal(target[1], [[7, 107], [8, 108]])
+    np.testing.assert_array_equal(inputs["target"], target)
+    np.testing.assert_allclose(inputs["source"][0, 0], [2, 102, -2, 0.2])
+    np.testing.assert_allclose(inputs["source"][1, -1], [6, 106, -6, 0.6])
+    np.testing.assert_allclose(inputs["future"][0], [[0.6], [0.7]])
+
+
+def test_first_windows_begin_where_the_past_is_whole():
+    assert windows((0, 7)).origins.tolist() == [4, 5]
+    assert windows(stride=2).origins.tolist() == [4, 6, 8]
+    with pytest.raises(ValueError, match=r"0 to 5 .*target_length=2.*source_length=4"):
+        windows((0, 5))
+
+
+def test_rows_folded_into_vectors_by_hand():
+    """Targets of both rows, other inputs of both, the calendar of the first."""
+    part = windows((6, 8), rows_per_step=2)
+    sizes = {"source_dim": 7, "target_dim": 4, "future_dim": 1}
+    assert part.shape.model_sizes == sizes
+    inputs, target = part[0]
+    expected = [2, 102, 3, 103, -2, -3, 0.2]
+    np.testing.assert_allclose(inputs["source"][0, 0], expected)
+    np.testing.assert_allclose(target[0], [[6, 106, 7, 107]])
+    np.testing.assert_allclose(inputs["future"][0], [[0.6]])
+    rows = part.shape.rows(target)
+    np.testing.assert_array_equal(rows[0], [[6, 106], [7, 107]])
+
+
+def test_separate_columns_are_rows_with_a_mark_by_hand():
+    part = windows(
+        (6, 9), values=VALUES[:, :2], num_inputs=0, separate=True, rows_per_step=2
+    )
+    sizes = {"source_dim": 5, "target_dim": 2, "future_dim": 3}
+    assert part.shape.model_sizes == sizes
+    inputs, target = part[0]
+    assert target.tolist() == [[[6, 7]], [[106, 107]], [[7, 8]], [[107, 108]]]
+    np.testing.assert_allclose(inputs["source"][0, 1], [4, 5, 0.4, 1, 0])
+    np.testing.assert_allclose(inputs["source"][3, 0], [103, 104, 0.3, 0, 1])
+    np.testing.assert_allclose(inputs["future"][1, 0], [0.6, 0, 1])
+    rows = part.shape.rows(target)
+    np.testing.assert_array_equal(rows[1], [[7, 107], [8, 108]])
+
+
+def test_order_is_a_function_of_seed_and_epoch():
+    part = windows(shuffle=True)
+    orders = []
+    for _ in range(3):
+        order = np.concatenate([part[i][1][:, 0, 0] for i in range(len(part))])
+        assert sorted(order) == [4, 5, 6, 7, 8]
+        orders.append(order.tolist())
+        part.on_epoch_end()
+    assert orders[0] != orders[1] or orders[1] != orders[2]
+    part.epoch = 1
+    assert [part[i][1][0, 0, 0] for i in range(3)] == orders[1][::2]
+    assert windows(shuffle=True)[0][1].tolist() == windows(shuffle=True)[0][1].tolist()
+
+
+def test_fingerprint_follows_the_numbers():
+    changed = VALUES.copy()
+    changed[3, 0] += 1
+    assert windows().fingerprint == windows().fingerprint
+    assert windows().fingerprint != windows(values=changed).fingerprint
+    assert windows().fingerprint != windows((0, 9)).fingerprint
+
+
+def test_shapes_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match=r"rows_per_step=3, source_length=4"):
+        windows(rows_per_step=3)
+    with pytest.raises(ValueError, match=r"Received: 1 of them"):
+        windows(separate=True)
