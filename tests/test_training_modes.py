@@ -120,7 +120,8 @@ def differentiate(forward, variables):
             with keras.StatelessScope(state_mapping=mapping):
                 return forward()
 
-        value, gradients = jax.value_and_grad(objective)([v.value for v in variables])
+        compiled = jax.jit(jax.value_and_grad(objective))
+        value, gradients = compiled([v.value for v in variables])
     return float(value), [ops.convert_to_numpy(gradient) for gradient in gradients]
 
 
