@@ -112,5 +112,5 @@ def __dir__() -> list[str]:
 # Keras finds the classes of a saved file by name, once they are defined. Where Keras
 # is there already, defining them costs little.
 if "keras" in sys.modules:
-    for _name in ("models", "losses", "metrics", "schedules"):
+    for _name in ("models", "losses", "metrics", "schedules", "training_modes"):
         importlib.import_module(f"{__name__}.{_name}")

@@ -224,7 +224,7 @@ class ScheduledSampling(keras.Model):
 
     def _tokens(self, logits, draws=None):
         """Ids chosen from logits, `(..., V)`; `draws` are uniform numbers, `(...)`."""
-        allowed = self._allowed(logits)
+        logits, allowed = ops.cast(logits, "float32"), self._allowed(logits)
         if draws is None:
             logits = ops.where(allowed, logits, _FLOOR)
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
@@ -237,7 +237,8 @@ class ScheduledSampling(keras.Model):
 
     def _mixtures(self, logits):
         """Distributions over the vocabulary made of logits, `(B, T, V)`."""
-        choice, allowed = self.choice, self._allowed(logits)
+        logits, allowed = ops.cast(logits, "float32"), self._allowed(logits)
+        choice = self.choice
         if choice == "gumbel":
             uniform = keras.random.uniform(
                 ops.shape(logits), minval=1e-20, seed=self.random
