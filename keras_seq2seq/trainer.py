@@ -411,10 +411,12 @@ def _average(
     better = is_better(monitor, value, state.best_value)
     if better:
         best = folder / "model.keras"
-        shutil.copyfile(best, folder / "checkpoints" / ".best.keras.tmp")
-        (folder / "checkpoints" / ".best.keras.tmp").replace(
-            folder / "checkpoints" / "best.keras"
-        )
+        kept = folder / "checkpoints" / "best.keras"
+        # Where one is kept already, a run was killed here before, and `best` may hold
+        # the mean.
+        if not kept.is_file():
+            shutil.copyfile(best, kept.with_name(".best.keras.tmp"))
+            kept.with_name(".best.keras.tmp").replace(kept)
         save_model(inference_copy(model), best)
         state.averaged_value = value
     say(

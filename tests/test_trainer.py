@@ -372,6 +372,13 @@ def test_mean_weights_become_the_model_if_they_validate_better(
     best_epoch = state_of(folder)["best_epoch"]
     assert_equal(best.get_weights(), kept[best_epoch - 1])
 
+    # Killed after the mean was saved and before the run was marked as finished.
+    state = state_of(folder) | {"completed": 0}
+    (folder / "checkpoints" / "state.json").write_text(json.dumps(state), "utf-8")
+    train(config, folder)
+    best = keras.saving.load_model(folder / "checkpoints" / "best.keras")
+    assert_equal(best.get_weights(), kept[best_epoch - 1])
+
 
 def test_progress_goes_to_stderr_one_line_an_epoch(recipe, tmp_path, capsys):
     train(load_config(recipe, ["training.epochs=2"]), tmp_path / "run")
