@@ -24,7 +24,8 @@ def forecast_errors(
 
     Returns:
         `mse` and `mae` of the z-scores; `mse_units` and `mae_units`; and `mape`, in
-        percent of the true values in the file's units, left out where one is 0.
+        percent of the true values in the file's units, left out where one of them is
+        closer to 0 than a hundredth of its column's deviation.
     """
     difference = forecasts.astype("float64") - following
     truth = scaling.undo(following)
@@ -35,7 +36,7 @@ def forecast_errors(
         "mse_units": float(np.mean(units**2)),
         "mae_units": float(np.mean(np.abs(units))),
     }
-    if np.all(truth != 0):
+    if np.all(np.abs(truth) > scaling.std[: truth.shape[-1]] / 100):
         errors["mape"] = float(100 * np.mean(np.abs(units / truth)))
     return errors
 

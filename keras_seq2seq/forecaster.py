@@ -34,6 +34,7 @@ def window_shape(config: SeriesConfig) -> WindowShape:
         target_length=config.target_length,
         rows_per_step=config.rows_per_step,
         separate=config.separate,
+        center=config.center,
     )
 
 
@@ -64,7 +65,7 @@ def forecast_windows(
     found, followed = [], []
     for start in range(0, len(windows.origins), batch_size):
         origins = windows.origins[start : start + batch_size]
-        inputs, following = windows.window(origins)
+        inputs, following, level = windows.window(origins)
         target = shape.target(following)
         if model.feedback == "own":
             # The same numbers as `forecast`, compiled; the target gives the length.
@@ -74,7 +75,7 @@ def forecast_windows(
             outputs, _ = model.forecast(
                 inputs["source"], target.shape[1], future=future
             )
-        found.append(shape.rows(keras.ops.convert_to_numpy(outputs)))
+        found.append(shape.rows(keras.ops.convert_to_numpy(outputs)) + level)
         followed.append(following)
     return np.concatenate(found), np.concatenate(followed)
 
@@ -166,29 +167,37 @@ class Forecaster:
             raise ValueError("`stop_fn` needs a run without separate = true.")
         length = -(-rows // shape.rows_per_step)
         times, texts = series.following_times(length * shape.rows_per_step)
-        past = slice(len(series.values) - shape.source_length, None)
+        last = slice(len(series.values) - shape.source_length, None)
+        past = self.scaling.apply(series.values[last])[None]
+        level = shape.level(past)
         inputs = shape.inputs(
-            self.scaling.apply(series.values[past])[None],
-            features_of(self.config.series, series.times[past])[None],
+            past - level,
+            features_of(self.config.series, series.times[last])[None],
             features_of(self.config.series, times)[None],
         )
         outputs, mask = self.model.forecast(
             inputs["source"],
             length,
             future=inputs.get("future"),
-            stop_fn=None if stop_fn is None else self._in_units(stop_fn),
+            stop_fn=None if stop_fn is None else self._in_units(stop_fn, level),
         )
         kept = int(keras.ops.convert_to_numpy(mask)[0].sum()) * shape.rows_per_step
-        scores = shape.rows(keras.ops.convert_to_numpy(outputs))[0]
+        found = self._in_file_units(outputs, level)[0]
         count = min(rows, kept)
-        return texts[:count], self.scaling.undo(scores)[:count]
+        return texts[:count], found[:count]
 
-    def _in_units(self, stop_fn: Callable[[np.ndarray], Any]) -> Callable[[Any], Any]:
+    def _in_file_units(self, outputs: Any, level: np.ndarray) -> np.ndarray:
+        """Rows, `(B, rows, targets)`, of what the model wrote."""
+        rows = self.shape.rows(keras.ops.convert_to_numpy(outputs))
+        return self.scaling.undo(rows + level[..., : rows.shape[-1]])
+
+    def _in_units(
+        self, stop_fn: Callable[[np.ndarray], Any], level: np.ndarray
+    ) -> Callable[[Any], Any]:
         """The predicate as one of the model's outputs."""
 
         def stops(outputs: Any) -> Any:
-            rows = self.shape.rows(keras.ops.convert_to_numpy(outputs))
-            return np.asarray(stop_fn(self.scaling.undo(rows)))
+            return np.asarray(stop_fn(self._in_file_units(outputs, level)))
 
         return stops
 

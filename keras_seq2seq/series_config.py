@@ -35,6 +35,8 @@ class SeriesConfig(_Table):
         stride: Rows between two training windows.
         rows_per_step: Rows that one vector of the model holds.
         separate: Whether each target is a series of its own to one model for all.
+        center: What is taken from each window of a column and added to its forecast:
+            nothing, its last value or its mean.
         calendar: What of a date is an input, known ahead: `hour`, `weekday`, `year`.
         periods: Periods in rows that are inputs, known ahead.
         harmonics: Sine waves for each of them.
@@ -55,6 +57,7 @@ class SeriesConfig(_Table):
     stride: PositiveInt = 1
     rows_per_step: PositiveInt = 1
     separate: bool = False
+    center: Literal["none", "last", "mean"] = "none"
     calendar: tuple[Literal["hour", "weekday", "year"], ...] = ()
     periods: tuple[PositiveInt, ...] = ()
     harmonics: PositiveInt = 1

@@ -83,6 +83,9 @@ class WindowShape:
         target_length: Rows that are forecast.
         rows_per_step: Rows that one vector holds.
         separate: Whether each target column is a series of its own to the model.
+        center: What is taken from each column of a window before the model sees it
+            and added to its forecast: nothing, its `"last"` value, or its `"mean"`.
+            A model of changes goes on where levels are unlike those of training.
     """
 
     num_targets: int
@@ -92,6 +95,7 @@ class WindowShape:
     target_length: int
     rows_per_step: int = 1
     separate: bool = False
+    center: str = "none"
 
     def __post_init__(self) -> None:
         for name in ("source_length", "target_length"):
@@ -105,6 +109,17 @@ class WindowShape:
                 "`separate` makes a series of each target and has no place for other "
                 f"inputs. Received: {self.num_inputs} of them."
             )
+
+    def level(self, past: np.ndarray) -> np.ndarray:
+        """What is taken from a window, `(B, 1, columns)`.
+
+        Args:
+            past: z-scores, `(B, source_length, columns)`.
+        """
+        if self.center == "last":
+            return past[:, -1:]
+        mean = past.mean(axis=1, keepdims=True)
+        return mean if self.center == "mean" else 0 * mean
 
     @property
     def model_sizes(self) -> dict[str, int]:
@@ -127,7 +142,7 @@ class WindowShape:
         """What a model reads.
 
         Args:
-            past: z-scores, `(B, source_length, columns)`.
+            past: z-scores without their level, `(B, source_length, columns)`.
             past_features: `(B, source_length, features)`.
             future_features: `(B, rows to forecast, features)`.
 
@@ -259,23 +274,31 @@ class SeriesWindows(keras.utils.PyDataset):
                 f"Received: {index}."
             )
         start = index * self.batch_size
-        inputs, following = self.window(self._order[start : start + self.batch_size])
-        target = self.shape.target(following)
+        inputs, following, level = self.window(
+            self._order[start : start + self.batch_size]
+        )
+        target = self.shape.target(following - level)
         return {**inputs, "target": target}, target
 
-    def window(self, origins: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Inputs of a model and the rows that followed, `(B, rows, targets)`.
+    def window(
+        self, origins: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Inputs of a model, the rows that followed, and the level of the targets.
+
+        The rows, `(B, rows, targets)`, are z-scores; what a model writes is the
+        difference to the level, `(B, 1, targets)`.
 
         Args:
             origins: First target row of each window.
         """
         shape = self.shape
-        past = origins[:, None] + np.arange(-shape.source_length, 0)
+        rows = origins[:, None] + np.arange(-shape.source_length, 0)
         future = origins[:, None] + np.arange(shape.target_length)
-        inputs = shape.inputs(
-            self.values[past], self.features[past], self.features[future]
-        )
-        return inputs, self.values[future][..., : shape.num_targets]
+        past = self.values[rows]
+        level = shape.level(past)
+        inputs = shape.inputs(past - level, self.features[rows], self.features[future])
+        count = shape.num_targets
+        return inputs, self.values[future][..., :count], level[..., :count]
 
     def on_epoch_end(self) -> None:
         """Go on to the order of the next epoch; Keras calls this."""

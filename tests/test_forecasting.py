@@ -33,6 +33,7 @@ source_length = 8
 target_length = 4
 rows_per_step = 2
 splits = [59, 20, 17]
+center = "last"
 calendar = ["hour"]
 season = 8
 [model]
@@ -161,9 +162,9 @@ def test_run_folder_holds_what_a_forecast_needs(trained, tmp_path):
     windows = forecaster.windows(
         read_series(trained / "wave.csv", scaling.columns, time="date"), "valid"
     )
-    inputs, following = windows.window(windows.origins)
+    inputs, following, level = windows.window(windows.origins)
     outputs, _ = forecaster.model.forecast(inputs["source"], 2, future=inputs["future"])
-    found = windows.shape.rows(keras.ops.convert_to_numpy(outputs))
+    found = windows.shape.rows(keras.ops.convert_to_numpy(outputs)) + level
     best = min(row["val_loss"] for row in rows)
     assert np.mean((found - following) ** 2) == pytest.approx(best, rel=1e-4)
 
@@ -257,9 +258,10 @@ def test_teacher_forcing_is_validated_by_forecasts(folder):
         folder / "wave.csv", forecaster.config.series.columns, time="date"
     )
     windows = forecaster.windows(series, "valid")
-    inputs, following = windows.window(windows.origins)
-    forced = forecaster.model({**inputs, "target": windows.shape.target(following)})
-    found = windows.shape.rows(keras.ops.convert_to_numpy(forced))
+    inputs, following, level = windows.window(windows.origins)
+    target = windows.shape.target(following - level)
+    forced = forecaster.model({**inputs, "target": target})
+    found = windows.shape.rows(keras.ops.convert_to_numpy(forced)) + level
     forced_error = np.mean((found - following) ** 2)
     assert json.loads(line)["val_loss"] != pytest.approx(forced_error, rel=1e-3)
 
@@ -309,7 +311,7 @@ def test_errors_by_hand():
             "mape": 100 * (2 / 10 + 4 / 6) / 2,
         }
     )
-    zero = forecast_errors(forecasts, np.array([[[0.0], [-5.0]]]), scaling)
+    zero = forecast_errors(forecasts, np.array([[[0.0], [-4.999]]]), scaling)
     assert "mape" not in zero
 
 
@@ -400,6 +402,8 @@ def test_text_run_does_not_forecast(folder, tiny_run):
     "arguments", [("translate",), ("inspect", "alignments"), ("export",)]
 )
 def test_series_run_writes_no_text(trained, quiet, arguments):
+    if arguments == ("export",) and keras.backend.backend() != "tensorflow":
+        pytest.skip("SavedModels are written on TensorFlow")
     run = trained / "run"
     text = ("text",) if arguments[0] == "inspect" else ()
     message = one_message(cli(*arguments, run, *text))

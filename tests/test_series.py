@@ -193,6 +193,18 @@ def test_separate_columns_are_rows_with_a_mark_by_hand():
     np.testing.assert_array_equal(rows[1], [[7, 107], [8, 108]])
 
 
+@pytest.mark.parametrize(("center", "taken"), [("last", 5.0), ("mean", 3.5)])
+def test_level_of_a_window_is_taken_from_past_and_target_by_hand(center, taken):
+    part = windows((6, 8), center=center)
+    inputs, target = part[0]
+    steps = np.array([2, 3, 4, 5]) - taken
+    np.testing.assert_allclose(inputs["source"][0, :, 0], steps)
+    np.testing.assert_allclose(inputs["source"][0, :, 2], -steps)
+    np.testing.assert_allclose(target[0, :, 1], np.array([6, 7]) - taken)
+    _, following, level = part.window(part.origins)
+    np.testing.assert_allclose(part.shape.rows(target) + level, following)
+
+
 def test_order_is_a_function_of_seed_and_epoch():
     part = windows(shuffle=True)
     orders = []
