@@ -45,7 +45,7 @@ class ScheduledSampling(keras.Model):
     No gradient passes through a chosen token, so training on inputs found beforehand
     is training through the loop that chose them. Predictions are made without the
     decoder's dropout, which acts in the pass that is trained; hence a gold rate of 1 is
-    teacher forcing to the last bit, dropout included. PAD and START are not predicted.
+    teacher forcing exactly, with the same dropout. PAD and START are not predicted.
 
     Args:
         model: A model of the contract of `models.Seq2Seq`. Save this one: the wrapper
