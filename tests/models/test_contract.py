@@ -46,9 +46,9 @@ def recurrent(**options):
     )
 
 
-def recurrent_preset(preset):
+def recurrent_preset(preset, **options):
     return RecurrentSeq2Seq.from_preset(
-        preset, VOCABULARY, VOCABULARY, units=8, embedding_dim=8
+        preset, VOCABULARY, VOCABULARY, units=8, embedding_dim=8, **options
     )
 
 
