@@ -115,13 +115,16 @@ def padded(rows):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_few_pairs_are_learnt_by_heart_from_their_sources(name):  # (B42, B59)
     model = make(name)
-    model.compile(keras.optimizers.Adam(0.02), TokenCrossEntropy(), jit_compile=False)
+    # At twice the rate, unclipped, the loss ends anywhere from .0003 to .25, since sums
+    # of several threads differ from run to run; so it ends below .004.
+    optimizer = keras.optimizers.Adam(0.01, global_clipnorm=1.0)
+    model.compile(optimizer, TokenCrossEntropy(), jit_compile=False)
     source = padded([pair[0] for pair in PAIRS])
     target = padded([pair[1] for pair in PAIRS])
     inputs, labels, weights = batch_of(source, target)
     # One long epoch: the loop stays in the graph.
     repeated = [
-        np.tile(array, (60, 1)) for array in (*inputs.values(), labels, weights)
+        np.tile(array, (100, 1)) for array in (*inputs.values(), labels, weights)
     ]
     model.fit(
         dict(zip(inputs, repeated[:2], strict=True)),
