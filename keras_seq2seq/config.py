@@ -202,11 +202,14 @@ class TrainingConfig(_Table):
         beta_1, beta_2, epsilon, momentum, weight_decay: Arguments of the optimizer;
             default those of Keras.
         clip_norm: Largest norm of all gradients together.
-        schedule: `constant`, `noam`, `inverse_square_root` or `plateau`.
-        warmup_steps: Updates until the peak of `noam` and `inverse_square_root`.
+        schedule: `constant`, `noam`, `inverse_square_root`, `cosine` (half a cosine
+            down to `min_learning_rate` at the last update) or `plateau`.
+        warmup_steps: Updates until the peak of `noam`, `inverse_square_root` and
+            `cosine`.
         noam_factor: Multiplier of `noam`.
-        plateau_factor, plateau_patience, min_learning_rate: What `plateau` multiplies
-            the rate by, after how many validations without improvement; its end.
+        plateau_factor, plateau_patience: What `plateau` multiplies the rate by, after
+            how many validations without improvement.
+        min_learning_rate: Where `plateau` and `cosine` end.
         label_smoothing, smoothing, loss_reduction: See `TokenCrossEntropy`.
         precision: Keras dtype policy of the training.
         jit_compile: Whether XLA compiles the update; `"auto"`: where the model gains.
@@ -239,7 +242,9 @@ class TrainingConfig(_Table):
     momentum: float | None = Field(default=None, ge=0.0, lt=1.0)
     weight_decay: NonNegativeFloat | None = None
     clip_norm: PositiveFloat | None = None
-    schedule: Literal["constant", "noam", "inverse_square_root", "plateau"] = "constant"
+    schedule: Literal[
+        "constant", "noam", "inverse_square_root", "cosine", "plateau"
+    ] = "constant"
     warmup_steps: PositiveInt = 4000
     noam_factor: PositiveFloat = 1.0
     plateau_factor: float = Field(default=0.5, gt=0.0, lt=1.0)

@@ -15,9 +15,10 @@ import keras
 import numpy as np
 
 from keras_seq2seq.callbacks import RunSaver, Selection, seed_variables
-from keras_seq2seq.config import config_to_toml, load_config
+from keras_seq2seq.config import config_to_toml
 from keras_seq2seq.forecaster import features_of, forecast_windows, window_shape
 from keras_seq2seq.models import REGRESSION_MODELS
+from keras_seq2seq.optimizers import learning_rate, make_optimizer
 from keras_seq2seq.progress import Progress, duration
 from keras_seq2seq.runs import (
     RunState,
@@ -27,15 +28,8 @@ from keras_seq2seq.runs import (
     write_text,
 )
 from keras_seq2seq.series import Scaling, read_series, split_rows
-from keras_seq2seq.series_config import SeriesRunConfig, SeriesTrainingConfig
+from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.series_windows import SeriesWindows
-
-_OPTIMIZERS = {
-    "adam": keras.optimizers.Adam,
-    "adamw": keras.optimizers.AdamW,
-    "rmsprop": keras.optimizers.RMSprop,
-    "sgd": keras.optimizers.SGD,
-}
 
 
 def train_forecaster(
@@ -69,13 +63,6 @@ def train_forecaster(
         return "\n".join(_report(config, train, valid, scaling)) + "\n"
     say = _say if progress else _say_nothing
     if claim_run(folder, config, overwrite=overwrite):
-        before = load_config(folder / "run.toml").training.epochs
-        if config.training.schedule == "cosine" and config.training.epochs != before:
-            raise ValueError(
-                'schedule = "cosine" ends with the last epoch, so the run cannot get '
-                f"another one. Received: epochs={config.training.epochs}, {before} in "
-                f"{folder}. Train from the start in another folder."
-            )
         write_text(folder / "run.toml", config_to_toml(config))
     else:
 
@@ -175,27 +162,13 @@ def _model(config: SeriesRunConfig, train: SeriesWindows) -> keras.Model:
     return REGRESSION_MODELS[config.model["name"]](**arguments)
 
 
-def _optimizer(
-    training: SeriesTrainingConfig, updates: int
-) -> keras.optimizers.Optimizer:
-    rate: Any = training.learning_rate
-    if training.schedule == "cosine":
-        rate = keras.optimizers.schedules.CosineDecay(rate, updates)
-    arguments: dict[str, Any] = {
-        "learning_rate": rate,
-        "global_clipnorm": training.clip_norm,
-    }
-    if training.weight_decay is not None:
-        arguments["weight_decay"] = training.weight_decay
-    return _OPTIMIZERS[training.optimizer](**arguments)
-
-
 def _resumed_model(
     config: SeriesRunConfig, folder: Path, train: SeriesWindows, state: RunState
 ) -> keras.Model:
     """A compiled model: a new one, or that of the last checkpoint, in every part."""
     model = _model(config, train)
-    optimizer = _optimizer(config.training, config.training.epochs * len(train))
+    rate = learning_rate(config, config.training.epochs * len(train))
+    optimizer = make_optimizer(config.training, rate)
     if state.checkpoint:
         path = folder / "checkpoints" / state.checkpoint
         model = keras.saving.load_model(path, safe_mode=True)

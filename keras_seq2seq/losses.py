@@ -21,11 +21,27 @@ def token_log_probs(label_ids: Any, logits: Any) -> tuple[Any, Any]:
         `log_probs`, `(B, T)`, and `log_normalizer`, the log of the sum of the
         exponentials of the logits, `(B, T)`; both float32.
     """
-    logits = ops.cast(logits, "float32")
-    label_ids = ops.cast(label_ids, "int32")
+    return _token_log_probs(ops.cast(label_ids, "int32"), ops.cast(logits, "float32"))
+
+
+@ops.custom_gradient
+def _token_log_probs(label_ids, logits):
+    # The gradient is written down: the one that TensorFlow has for picking the label's
+    # logit is a sum by segments, which is slow on CPUs.
     log_normalizer = ops.logsumexp(logits, axis=-1)  # (B, T)
     label_logits = ops.take_along_axis(logits, ops.expand_dims(label_ids, -1), axis=-1)
-    return ops.squeeze(label_logits, axis=-1) - log_normalizer, log_normalizer
+
+    def gradient(*args, upstream=None):
+        # TensorFlow gives them one by one, JAX as one pair.
+        upstream = keras.tree.flatten(args if upstream is None else upstream)
+        from_log_probs, from_normalizer = [ops.expand_dims(x, -1) for x in upstream]
+        probs = ops.exp(logits - ops.expand_dims(log_normalizer, -1))
+        labels = ops.one_hot(label_ids, logits.shape[-1], dtype=logits.dtype)
+        by_probs = probs * (from_normalizer - from_log_probs)
+        return None, by_probs + labels * from_log_probs
+
+    log_probs = ops.squeeze(label_logits, axis=-1) - log_normalizer
+    return (log_probs, log_normalizer), gradient
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -33,8 +49,7 @@ class TokenCrossEntropy(keras.losses.Loss):
     """Cross-entropy from logits, averaged over real tokens or over sequences.
 
     Padding must arrive as sample weight 0: such positions change neither the
-    loss nor its divisor, and a batch of nothing but padding gives 0. Labels are
-    ids; no one-hot tensor is made.
+    loss nor its divisor, and a batch of nothing but padding gives 0. Labels are ids.
 
     With `label_smoothing` = e, the target distribution keeps 1 - e on the label
     and spreads e evenly: over the whole vocabulary (`"vocabulary"`, e / V each,

@@ -202,7 +202,8 @@ def claim_run(folder: Path, config: AnyConfig, *, overwrite: bool) -> bool:
         True if the run is there; False if it has to be prepared.
 
     Raises:
-        ValueError: If the folder holds another run, or things that are no run.
+        ValueError: If the folder holds another run, or things that are no run, or
+            this one cannot get other `epochs`.
     """
     if not folder.exists():
         return False
@@ -218,13 +219,21 @@ def claim_run(folder: Path, config: AnyConfig, *, overwrite: bool) -> bool:
         )
     if overwrite:
         return False
-    differences = _differences(load_config(folder / "run.toml"), config)
+    before = load_config(folder / "run.toml")
+    differences = _differences(before, config)
     if differences:
         raise ValueError(
             f"{folder} holds another run, which differs in:\n"
             + "\n".join(f"- {line}" for line in differences)
             + "\nChoose another output folder, or replace that run with --overwrite "
             "(overwrite=True)."
+        )
+    epochs = (before.training.epochs, config.training.epochs)
+    if config.training.schedule == "cosine" and epochs[0] != epochs[1]:
+        raise ValueError(
+            'schedule = "cosine" ends with the last epoch, so the run cannot get other '
+            f"epochs. Received: epochs={epochs[1]}, {epochs[0]} in {folder}. Train "
+            "from the start in another folder."
         )
     return True
 

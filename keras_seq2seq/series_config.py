@@ -115,10 +115,11 @@ class SeriesTrainingConfig(_Table):
         learning_rate: Its rate.
         weight_decay: Of `adamw`.
         clip_norm: Largest norm of all gradients together.
-        schedule: `constant`; `cosine`: fall to 0 along half a cosine until the last
+        schedule: `constant`; `cosine`: fall along half a cosine until the last
             epoch; or `plateau`: lower the rate when nothing improves.
-        plateau_factor, plateau_patience, min_learning_rate: What `plateau` multiplies
-            the rate by, after how many epochs without improvement; its end.
+        plateau_factor, plateau_patience: What `plateau` multiplies the rate by, after
+            how many epochs without improvement.
+        min_learning_rate: Where `plateau` and `cosine` end.
         early_stopping_patience: Epochs without improvement that end the run.
         monitor: What decides the best model: `loss`, the forecasts' MSE.
         jit_compile: Whether XLA compiles the update; `"auto"`: where the model gains.

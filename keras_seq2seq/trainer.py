@@ -35,7 +35,7 @@ from keras_seq2seq.datasets import PairDataset
 from keras_seq2seq.losses import TokenCrossEntropy
 from keras_seq2seq.metrics import Perplexity, TokenAccuracy, TokenLoss
 from keras_seq2seq.models import MODELS
-from keras_seq2seq.optimizers import make_optimizer
+from keras_seq2seq.optimizers import learning_rate, make_optimizer
 from keras_seq2seq.progress import Progress
 from keras_seq2seq.runs import (
     RunData,
@@ -138,7 +138,7 @@ def _precision(name: str) -> Iterator[None]:
 def _check_settings(config: RunConfig) -> None:
     """Finds what only shows when tables are seen together, before any work."""
     training = config.training
-    make_optimizer(config)
+    make_optimizer(training, 0.001)
     if training.tensorboard:
         # Keras writes its logs through TensorFlow, which needs TensorBoard for it.
         for package in ("tensorflow", "tensorboard"):
@@ -183,11 +183,15 @@ def _model(config: RunConfig, tokenizers: TokenizerPair) -> keras.Model:
 
 
 def _resumed_model(
-    config: RunConfig, folder: Path, data: RunData, state: RunState
+    config: RunConfig,
+    folder: Path,
+    data: RunData,
+    state: RunState,
+    num_updates: int,
 ) -> keras.Model:
     """What is fitted, compiled: new, or that of the last checkpoint, in every part."""
     model = _model(config, data.tokenizers)
-    optimizer = make_optimizer(config)
+    optimizer = make_optimizer(config.training, learning_rate(config, num_updates))
     if state.checkpoint:
         model = keras.saving.load_model(
             folder / "checkpoints" / state.checkpoint, safe_mode=True
@@ -310,9 +314,10 @@ def _fit(
     if best_of_epochs.is_file() and not state.has_ended(config):
         best_of_epochs.replace(folder / "model.keras")
         state.averaged_value = None
-    fitted = _resumed_model(config, folder, data, state)
-    model = inner_model(fitted)
     train, valid, num_tokens = _datasets(config, data, state.epoch)
+    num_updates = training.epochs * len(train)
+    fitted = _resumed_model(config, folder, data, state, num_updates)
+    model = inner_model(fitted)
     _warn_of_large_logits(train.shapes, data.tokenizers.target.vocabulary_size)
     say(
         f"{config.model['name']}: {model.count_params():,} parameters; {len(train):,} "

@@ -69,7 +69,7 @@ ALLOWED = {
         "training_modes",
     },
     "progress": {"runs"},
-    "optimizers": {"config", "models", "schedules"},
+    "optimizers": {"config", "models", "schedules", "series_config"},
     "trainer": {
         "config",
         "optimizers",
@@ -125,6 +125,7 @@ ALLOWED = {
         "callbacks",
         "progress",
         "models",
+        "optimizers",
         "forecaster",
     },
     "export": {"pipelines", "tokenizers", "decoding", "corpora"},

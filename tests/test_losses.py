@@ -9,6 +9,21 @@ from keras_seq2seq.losses import TokenCrossEntropy, token_log_probs
 PROBABILITIES = np.array([0.7, 0.1, 0.1, 0.1])
 
 
+def gradient_of(function, x):
+    """Gradient of a scalar function at `x`, on the backend of this process."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return np.asarray(jax.grad(function)(x))
+    import tensorflow as tf
+
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = function(x)
+    return tape.gradient(value, x).numpy()
+
+
 def loss_of(loss, labels, logits, weights=None):
     labels = np.asarray(labels, "int32")
     logits = np.asarray(logits, "float32")
@@ -120,6 +135,28 @@ def test_log_probs_are_normalised():
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-5)
     expected = np.exp(logits[0, 0]) / np.exp(logits[0, 0]).sum()
     assert probabilities == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+# The derivative of each logit, weight 1 or 0 over 2 real tokens:
+# (softmax - (1 - e) one-hot - e / V) / 2, and e / (V - 1) off the label for "others".
+@pytest.mark.parametrize("smoothing", ["vocabulary", "others"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_gradient_is_the_difference_of_the_two_distributions(
+    label_smoothing, smoothing
+):
+    random = np.random.default_rng(5)
+    logits = random.normal(scale=3, size=(2, 2, 5)).astype("float32")
+    labels, weights = np.array([[1, 4], [0, 2]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+    loss = TokenCrossEntropy(label_smoothing, smoothing)
+    found = gradient_of(lambda x: loss(labels, x, weights), logits)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    target = np.eye(5)[labels] * (1 - label_smoothing)
+    if smoothing == "vocabulary":
+        target += label_smoothing / 5
+    else:
+        target += (1 - np.eye(5)[labels]) * label_smoothing / 4
+    expected = (probabilities - target) * weights[..., None] / 2
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_loss_is_restored_with_its_arguments():

@@ -51,6 +51,12 @@ def test_accuracy_counts_real_tokens_only():
     assert float(metric.result()) == pytest.approx(2 / 3)
 
 
+def test_a_label_that_shares_the_highest_logit_is_right():
+    metric = TokenAccuracy()
+    metric.update_state(np.array([[2, 0]]), np.array([[[1, 3, 3], [1, 3, 3.0]]]))
+    assert float(metric.result()) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     ("metric", "value"), [(TokenLoss(), 0), (Perplexity(), 1), (TokenAccuracy(), 0)]
 )

@@ -519,9 +519,30 @@ def test_noam_takes_the_width_of_the_model_in_the_recipe_or_by_default(recipe):
     text = recipe.read_text(encoding="utf-8").replace("learning_rate = 2.0\n", "")
     path = recipe.with_name("noam.toml")
     path.write_text(text, encoding="utf-8")
-    assert optimizers.learning_rate(load_config(path, overrides)).dim == 4
+    assert optimizers.learning_rate(load_config(path, overrides), 100).dim == 4
     path.write_text(text.replace("units = 4\n", ""), encoding="utf-8")
-    assert optimizers.learning_rate(load_config(path, overrides)).dim == 256
+    assert optimizers.learning_rate(load_config(path, overrides), 100).dim == 256
+
+
+def test_cosine_rises_and_falls_to_the_end_within_all_updates(recipe):
+    options = ["schedule=cosine", "warmup_steps=10", "min_learning_rate=0.5"]
+    config = load_config(recipe, [f"training.{option}" for option in options])
+    rate = optimizers.learning_rate(config, 30)
+    found = [float(rate(update)) for update in (0, 5, 10, 20, 30, 40)]
+    assert found == pytest.approx([0.0, 1.0, 2.0, 1.25, 0.5, 0.5], abs=1e-6)
+    with pytest.raises(ValueError, match="warmup_steps=10, 10 updates in all"):
+        optimizers.learning_rate(config, 10)
+
+
+def test_cosine_ends_with_the_last_epoch_of_the_run(recipe, tmp_path):
+    options = ["schedule=cosine", "warmup_steps=1", "epochs=2"]
+    settings = [f"training.{option}" for option in options]
+    run = train(load_config(recipe, settings), tmp_path / "run", progress=False)
+    rates = [line["learning_rate"] for line in rows_of(run)]
+    assert rates[0] > 0 and rates[-1] == pytest.approx(0, abs=1e-6)
+    longer = load_config(recipe, [*settings[:2], "training.epochs=3"])
+    with pytest.raises(ValueError, match="epochs=3, 2 in"):
+        train(longer, run, progress=False)
 
 
 # 64 * 60 * 200,000 float32 logits, three times over.
