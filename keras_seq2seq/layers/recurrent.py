@@ -68,12 +68,15 @@ class _Cell(keras.layers.Layer):
     def build(self, input_shape):
         """Creates the weights for inputs of `(B, T, E)`."""
         self.input_projection.build(input_shape)
-        self.recurrent_kernel = self.add_weight(
-            name="recurrent_kernel",
-            shape=(self.units, self.num_gates * self.units),
+        self.recurrent_kernel = self._recurrent_weight("recurrent_kernel")
+        self.built = True
+
+    def _recurrent_weight(self, name, num_gates=None):
+        return self.add_weight(
+            name=name,
+            shape=(self.units, (num_gates or self.num_gates) * self.units),
             initializer="orthogonal",
         )
-        self.built = True
 
     def project_inputs(self, x):
         """Returns `x W + b` for a whole sequence, `(B, T, G)`."""
@@ -148,11 +151,18 @@ class GRUCell(_Cell):
         self.reset_after = reset_after
 
     def build(self, input_shape):
-        super().build(input_shape)
         if self.reset_after:
+            super().build(input_shape)
             self.recurrent_bias = self.add_weight(
                 name="recurrent_bias", shape=(3 * self.units,), initializer="zeros"
             )
+            return
+        # Two products, two weights: a slice of one would cost a whole weight of zeros
+        # at each step of the gradient.
+        self.input_projection.build(input_shape)
+        self.recurrent_kernel = self._recurrent_weight("recurrent_kernel", 2)
+        self.candidate_kernel = self._recurrent_weight("candidate_kernel", 1)
+        self.built = True
 
     def call(self, projected, states, gated=None):
         hidden = states[0]
@@ -165,12 +175,11 @@ class GRUCell(_Cell):
                 candidate_h = candidate_h + gated
             candidate = ops.tanh(candidate_x + reset * candidate_h)
         else:
-            kernel = ops.convert_to_tensor(self.recurrent_kernel)
-            gates = ops.matmul(hidden, kernel[:, : 2 * self.units])
+            gates = ops.matmul(hidden, self.recurrent_kernel)
             update_h, reset_h = ops.split(gates, 2, axis=-1)
             reset = ops.sigmoid(reset_x + reset_h)
             candidate = ops.tanh(
-                candidate_x + ops.matmul(reset * hidden, kernel[:, 2 * self.units :])
+                candidate_x + ops.matmul(reset * hidden, self.candidate_kernel)
             )
         update = ops.sigmoid(update_x + update_h)
         return [update * hidden + (1 - update) * candidate]

@@ -74,7 +74,9 @@ def test_gru_cell_equals_the_keras_layer(reset_after):
     reference.build((None, None, WIDTH))
     kernel, bias = cell.input_projection.kernel, cell.input_projection.bias
     reference.cell.kernel.assign(kernel)
-    reference.cell.recurrent_kernel.assign(cell.recurrent_kernel)
+    recurrent = [cell.recurrent_kernel]
+    recurrent += [] if reset_after else [cell.candidate_kernel]
+    reference.cell.recurrent_kernel.assign(ops.concatenate(recurrent, axis=-1))
     reference.cell.bias.assign(
         np.stack([ops.convert_to_numpy(v) for v in (bias, cell.recurrent_bias)])
         if reset_after
@@ -106,9 +108,11 @@ def test_reset_before_and_after_are_different_functions():
         cell.build((None, None, 1))
         for weight in cell.weights:
             weight.assign(np.zeros(weight.shape))
-        kernel = np.zeros((2, 6))
-        kernel[:, 4:] = [[0, 1], [1, 0]]
-        cell.recurrent_kernel.assign(kernel)
+        swap = np.array([[0, 1], [1, 0]])
+        if reset_after:
+            cell.recurrent_kernel.assign(np.pad(swap, ((0, 0), (4, 0))))
+        else:
+            cell.candidate_kernel.assign(swap)
         # update gate 0, reset gate (1, 0)
         cell.input_projection.bias.assign([-big, -big, big, -big, 0, 0])
         projected = cell.project_inputs(np.zeros((1, 1, 1), "float32"))[:, 0]

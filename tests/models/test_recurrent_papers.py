@@ -61,11 +61,10 @@ def gru_before(cell, fed, x, h):
     """`h' = z h + (1 - z) tanh(x W + (r h) U + c C)` with all gates fed `c`."""
     z_x, r_x, n_x = gates_of(cell.input_projection, x)
     z_c, r_c, n_c = fed
-    U = array(cell.recurrent_kernel)
-    u = len(h)
-    z = sigmoid(z_x + z_c + h @ U[:, :u])
-    r = sigmoid(r_x + r_c + h @ U[:, u : 2 * u])
-    candidate = np.tanh(n_x + n_c + (r * h) @ U[:, 2 * u :])
+    z_U, r_U = np.split(array(cell.recurrent_kernel), 2, axis=1)
+    z = sigmoid(z_x + z_c + h @ z_U)
+    r = sigmoid(r_x + r_c + h @ r_U)
+    candidate = np.tanh(n_x + n_c + (r * h) @ array(cell.candidate_kernel))
     return z * h + (1 - z) * candidate
 
 

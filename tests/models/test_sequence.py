@@ -83,9 +83,12 @@ def test_reset_before_and_after_are_different_functions(after, inner):
     """h = (1, 2), r = (1, 0), U = [[0, 1], [1, 0]], no input: (0, 1) and (2, 0)."""
     cell = GRUCell(2, reset_after=after)
     cell.build((None, None, 1))
-    kernel = np.zeros((2, 6), "float32")
-    kernel[:, 4:] = [[0, 1], [1, 0]]
-    cell.recurrent_kernel.assign(kernel)
+    swap = np.array([[0, 1], [1, 0]], "float32")
+    if after:
+        cell.recurrent_kernel.assign(np.pad(swap, ((0, 0), (4, 0))))
+    else:
+        cell.recurrent_kernel.assign(np.zeros((2, 4)))
+        cell.candidate_kernel.assign(swap)
     projected = np.array([[-40, -40, 40, -40, 0, 0]], "float32")  # z 0; r (1, 0)
     (found,) = cell(projected, [np.array([[1.0, 2.0]], "float32")])
     np.testing.assert_allclose(numbers(found), [np.tanh(inner)], atol=1e-6)
@@ -105,7 +108,8 @@ def test_update_gate_keeps_as_cho_and_is_bahdanaus_with_its_sign_turned():
     cell.build((None, None, 1))
     cell.input_projection.kernel.assign([[gates[0], 0.0, 0.9]])
     cell.input_projection.bias.assign([gates[2], 40.0, 0.0])  # reset 1
-    cell.recurrent_kernel.assign([[gates[1], 0.0, -0.6]])
+    cell.recurrent_kernel.assign([[gates[1], 0.0]])
+    cell.candidate_kernel.assign([[-0.6]])
     projected = cell.project_inputs(np.array([[0.5]], "float32"))
     (found,) = cell(projected, [np.array([[0.8]], "float32")])
     case = (0.5, 0.8)
