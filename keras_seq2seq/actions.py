@@ -41,7 +41,7 @@ def evaluate_files(
     result = evaluate(
         translator,
         pairs,
-        tokenize=tokenize or settings.bleu_tokenize,
+        tokenize=settings.bleu_tokenize if tokenize is None else tokenize,
         lowercase=settings.lowercase,
         metrics=settings.metrics,
         **decoding,

@@ -26,6 +26,10 @@ from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 from keras_seq2seq.training_modes import ScheduledSampling, inner_model
 
 _SMALLER_IS_BETTER = ("loss", "wer")
+_AFTER_NAN = (
+    "Lower `learning_rate` (or raise `warmup_steps`), set `clip_norm`, or train in "
+    "float32. The checkpoint of the epoch before and the best model so far are kept."
+)
 
 
 def save_model(model: keras.Model, path: Path) -> None:
@@ -41,6 +45,16 @@ def save_model(model: keras.Model, path: Path) -> None:
     else:
         model.save(temporary)
     temporary.replace(path)
+
+
+def weights_path(folder: Path, epoch: int) -> Path:
+    """Where a run keeps an epoch's weights for averaging.
+
+    Args:
+        folder: The run folder.
+        epoch: The epoch, from 1.
+    """
+    return folder / "checkpoints" / f"epoch_{epoch:04d}.weights.h5"
 
 
 def inference_copy(model: keras.Model) -> keras.Model:
@@ -88,6 +102,8 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
 class TokenTotals(keras.callbacks.Callback):
     """Makes `loss` in the logs the loss a token, from totals; ends on NaN.
 
+    It comes first, so that nothing is saved of an epoch that ends the run.
+
     What Keras logs as `loss` is a mean over batches, whatever their token counts.
     """
 
@@ -105,18 +121,21 @@ class TokenTotals(keras.callbacks.Callback):
         # Totals stay NaN once one batch was.
         value = (logs or {}).get("token_loss", 0.0)
         if not math.isfinite(value):
-            raise ValueError(
-                f"The loss is {value} in epoch {self.epoch + 1}, at update {batch + 1} "
-                "of it. Lower `learning_rate` (or raise `warmup_steps`), set "
-                "`clip_norm`, or train in float32. The checkpoint of the epoch before "
-                "and the best model so far are kept."
-            )
+            where = f"in epoch {self.epoch + 1}, at update {batch + 1} of it"
+            raise ValueError(f"The loss is {value} {where}. {_AFTER_NAN}")
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
             totals = rename_totals(logs)
             logs.clear()
             logs.update(totals)
+            # The last update of an epoch shows in no batch of it.
+            value = totals.get("val_loss", 0.0)
+            if not math.isfinite(value):
+                where = f"after epoch {epoch + 1}"
+                raise ValueError(
+                    f"The validation loss is {value} {where}. {_AFTER_NAN}"
+                )
 
 
 def rename_totals(logs: dict[str, float]) -> dict[str, float]:
@@ -146,7 +165,7 @@ class TextValidation(keras.callbacks.Callback):
         tokenizers: The run's tokenizers.
         metrics: Names for `evaluate_texts`.
         num_beams: 1: greedy.
-        decoding: Length limits and batch size.
+        decoding: Length limits, length penalty and batch size.
         evaluation: How texts are compared.
         max_source_length: Longest source in tokens; longer ones are cut.
     """
@@ -206,26 +225,25 @@ class TextValidation(keras.callbacks.Callback):
         for rows, height, width in inference_batches(
             lengths, batch_tokens=self.decoding.batch_tokens, max_width=most
         ):
+            least = self.decoding.min_length
             # Rows of filling end at once.
             limits = np.ones((height,), "int32")
-            limits[: len(rows)] = [self._limit(lengths[row]) for row in rows]
+            limits[: len(rows)] = [
+                max(self.decoding.length_limit(lengths[row]), least) for row in rows
+            ]
             found = generate(
                 model,
                 pad_rows([self.sources[row] for row in rows], height, width),
                 num_beams=self.num_beams,
                 max_length=round_up(int(limits.max()), most=most),
                 length_limits=limits,
+                min_length=least,
                 length_penalty=self.decoding.length_penalty,
             )
             for index, row in enumerate(rows):
                 ids = found.ids[index, 0, : found.lengths[index, 0]]
                 texts[row] = self.target.decode(ids.tolist())
         return texts
-
-    def _limit(self, source_length: int) -> int:
-        tied = self.decoding.max_length_ratio * source_length
-        tied += self.decoding.max_length_offset
-        return max(1, min(self.decoding.max_length, int(tied)))
 
 
 class Selection(keras.callbacks.Callback):
@@ -335,8 +353,7 @@ class RunSaver(keras.callbacks.Callback):
         fitted = self.model
         model = inner_model(fitted)
         if self.num_averaged:
-            save_model(model, checkpoints / f"epoch_{epoch + 1:04d}.weights.h5")
-        previous = self.state.checkpoint
+            save_model(model, weights_path(self.folder, epoch + 1))
         self.state.epoch = epoch + 1
         self.state.checkpoint = f"epoch_{epoch + 1:04d}.keras"
         self.state.seeds = [
@@ -348,10 +365,12 @@ class RunSaver(keras.callbacks.Callback):
         self.state.seconds += row["seconds"]
         save_model(model, checkpoints / self.state.checkpoint)
         self.state.write(self.folder)
-        if previous and previous != self.state.checkpoint:
-            (checkpoints / previous).unlink(missing_ok=True)
-        for old in sorted(checkpoints.glob("epoch_*.weights.h5"))[: -self.num_averaged]:
-            old.unlink()
+        for path in [*checkpoints.glob("epoch_*.keras")]:
+            if path.name != self.state.checkpoint:
+                path.unlink()
+        weights = sorted(checkpoints.glob("epoch_*.weights.h5"))
+        for path in weights[: max(0, len(weights) - self.num_averaged)]:
+            path.unlink()
 
     def _row(self, epoch: int, logs: dict[str, float]) -> dict[str, Any]:
         now = time.monotonic()

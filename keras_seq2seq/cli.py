@@ -85,8 +85,13 @@ def main() -> None:
 
 def _show_version(value: bool) -> None:
     if value:
-        installed = (f"{name} {_installed(name)}" for name in ("keras", "tensorflow"))
-        typer.echo(f"keras-seq2seq {__version__} ({', '.join(installed)})")
+        from keras_seq2seq.doctor import installed_version
+
+        found = (
+            f"{name} {installed_version(name) or 'not installed'}"
+            for name in ("keras", "tensorflow")
+        )
+        typer.echo(f"keras-seq2seq {__version__} ({', '.join(found)})")
         raise typer.Exit
 
 
@@ -317,7 +322,8 @@ def evaluate(
     translator = _load(run, ensemble)
     own_test_set = source is None and target is None
     if hasattr(translator.config, "series"):
-        _refuse(source=source, target=target, beam_size=beam_size, tokenize=tokenize)
+        unused = {"source": source, "target": target, "beam_size": beam_size}
+        _refuse(**unused, length_penalty=length_penalty, tokenize=tokenize)
         paths = [path for path in (run / "results.json", json_file) if path is not None]
         typer.echo("\n".join(evaluate_series(translator, paths)))
         return
@@ -481,19 +487,11 @@ def _load(
 
 def _refuse(**options: Any) -> None:
     """Refuse options that a forecasting run has no use for."""
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    given = [f"--{name}" for name, value in options.items() if value is not None]
     if given:
-        raise ValueError(f"A run with [series] takes no {', '.join(given)}.")
+        names = ", ".join(given).replace("_", "-")
+        raise ValueError(f"A run with [series] takes no {names}.")
 
 
 def _json(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _installed(name: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

@@ -15,168 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from keras_seq2seq.actions import evaluate_files, saved_evaluation
+from keras_seq2seq.comparison_table import Comparison, Row
 from keras_seq2seq.config import RunConfig, load_config
 from keras_seq2seq.console import is_user_mistake, message, say
-from keras_seq2seq.corpora import PairCorpus
+from keras_seq2seq.corpora import Cleaning, PairCorpus
+from keras_seq2seq.encoding import EncodedCorpus, texts_sha256
 from keras_seq2seq.evaluation import write_results
 from keras_seq2seq.pipelines import Translator, load
-from keras_seq2seq.progress import duration
-from keras_seq2seq.runs import claim_run, read_rows, read_state, write_text
-from keras_seq2seq.speed import decoding_speeds, hardware, hardware_line
+from keras_seq2seq.runs import claim_run, read_state
+from keras_seq2seq.speed import decoding_speeds, hardware
 from keras_seq2seq.trainer import train
 
 # Speeds: so many sentences, decoded so many times after one time that compiles.
 SPEED_SENTENCES = 256
+SPEED_HEAD = 10_000
 SPEED_ROUNDS = 3
-
-_LABELS = {
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "exact_match": "exact match, %",
-    "wer": "WER, %",
-    "per": "PER, %",
-}
-_UNITS = ("sentences", "tokens")
-
-
-@dataclasses.dataclass
-class Row:
-    """One system of a comparison; `None` and empty until it is measured.
-
-    Attributes:
-        name: The recipe's file name without suffix, and that of the run folder.
-        recipe: The recipe.
-        model: Name of the model.
-        status: `"waiting"`, `"finished"` or `"failed"`.
-        reason: Why it failed.
-        quality: Metrics of `[evaluation]` on the test set, and the perplexity.
-        sentences: Sentences of the test set.
-        notes: What the evaluation found suspicious.
-        parameters: Numbers in the model's weights.
-        seconds: Time of all epochs, validation included.
-        epochs: Epochs run.
-        best_epoch: The epoch whose model was kept; None where it is the mean of the
-            last ones.
-        monitor: `training.monitor`; empty without validation data.
-        validation: Its value for the model that was kept.
-        decoding: Settings of the decoding.
-        weights_sha256: Sum of the weights that were measured.
-        speed: For `"greedy"` and, if the recipe has more than one, for its `"beam"`:
-            `num_beams`, `seconds`, `tokens_per_second`, `sentences_per_second`.
-    """
-
-    name: str
-    recipe: str
-    model: str = ""
-    status: str = "waiting"
-    reason: str = ""
-    quality: dict[str, float] = dataclasses.field(default_factory=dict)
-    sentences: int | None = None
-    notes: list[str] = dataclasses.field(default_factory=list)
-    parameters: int | None = None
-    seconds: float | None = None
-    epochs: int | None = None
-    best_epoch: int | None = None
-    monitor: str = ""
-    validation: float | None = None
-    decoding: dict[str, Any] = dataclasses.field(default_factory=dict)
-    weights_sha256: str = ""
-    speed: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass
-class Comparison:
-    """What a comparison knows so far.
-
-    Attributes:
-        rows: The systems, in the order of the recipes.
-        data: Files of the one data set.
-        evaluation: The one `[evaluation]`.
-        signatures: sacreBLEU's signatures of the metrics that have one.
-        speed: How speeds were measured: on what, how often and on which hardware.
-    """
-
-    rows: list[Row]
-    data: dict[str, Any]
-    evaluation: dict[str, Any]
-    signatures: dict[str, str] = dataclasses.field(default_factory=dict)
-    speed: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def failed(self) -> list[Row]:
-        """Systems without a result, for a reason."""
-        return [row for row in self.rows if row.status == "failed"]
-
-    def write(self, folder: Path) -> None:
-        """Writes `compare.json` and `compare.md`, each whole or not at all.
-
-        Args:
-            folder: The folder.
-        """
-        text = json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=2)
-        write_text(folder / "compare.json", text + "\n")
-        write_text(folder / "compare.md", self.markdown())
-
-    def markdown(self) -> str:
-        """The table, and below it what its numbers mean."""
-        head = [
-            *("system", "model"),
-            *(_LABELS[name] for name in self.evaluation["metrics"]),
-            *("parameters", "training", "epochs", "best", "validation"),
-            *("greedy: sentences/s", "tokens/s", "beam", "sentences/s", "tokens/s"),
-        ]
-        table = [head, ["---"] * len(head), *(self._cells(row) for row in self.rows)]
-        lines = [f"| {' | '.join(cells)} |" for cells in table]
-        return "\n".join([*lines, "", self._below()]) + "\n"
-
-    def _cells(self, row: Row) -> list[str]:
-        finished = row.status == "finished"
-        state = {"failed": " (failed)", "waiting": " (not finished)", "finished": ""}
-        validation = "–"
-        if row.validation is not None:
-            digits = 4 if row.monitor == "loss" else 2
-            validation = f"{row.monitor} {row.validation:.{digits}f}"
-        greedy, beam = row.speed.get("greedy", {}), row.speed.get("beam", {})
-        return [
-            *(row.name + state[row.status], row.model or "–"),
-            *(_number(row.quality.get(key), 2) for key in self.evaluation["metrics"]),
-            _number(row.parameters, 0),
-            "–" if row.seconds is None else duration(row.seconds),
-            _number(row.epochs, 0),
-            "mean" if finished and row.best_epoch is None else _number(row.best_epoch),
-            validation,
-            *(_number(greedy.get(f"{unit}_per_second"), 1) for unit in _UNITS),
-            _number(beam.get("num_beams")),
-            *(_number(beam.get(f"{unit}_per_second"), 1) for unit in _UNITS),
-        ]
-
-    def _below(self) -> str:
-        counts = {row.sentences for row in self.rows if row.sentences is not None}
-        test, speed = self.data["test"], self.speed
-        files = test.get("path") or f"{test['source']}, {test['target']}"
-        paragraphs = [
-            f"{_LABELS[key]}: `{text}`" for key, text in self.signatures.items()
-        ]
-        paragraphs.append(
-            f"Test set: {files}"
-            + "".join(f", {count:,} sentences" for count in sorted(counts))
-        )
-        if speed:
-            paragraphs += [
-                f"Speed: median of {speed['rounds']} rounds over {speed['sentences']} "
-                f"sources of {speed['part']}, after one that compiles; tokens are "
-                "those of each system",
-                f"Hardware: {hardware_line(speed['hardware'])}",
-            ]
-        remarks = [
-            f"- {row.name} failed: {' '.join(row.reason.split())}"
-            for row in self.failed
-        ]
-        remarks += [f"- {row.name}: {note}" for row in self.rows for note in row.notes]
-        if remarks:
-            paragraphs.append("\n".join(remarks))
-        # Without blank lines Markdown would make one paragraph of them.
-        return "\n\n".join(paragraphs)
 
 
 @dataclasses.dataclass
@@ -208,7 +61,8 @@ def compare(
         output: Folder for the run folders, `compare.md` and `compare.json`, which are
             rewritten after each system.
         overrides: Settings in place of those of every recipe.
-        overwrite: Whether other runs in the run folders are replaced.
+        overwrite: Whether other runs in the run folders are replaced; those of the
+            recipes are kept, finished or not.
         only_table: Whether to train, decode and write nothing, and to read back what
             is finished.
         progress: Whether to say on stderr what happens.
@@ -227,10 +81,12 @@ def compare(
     comparison = Comparison(rows, data, evaluation)
     for row in comparison.failed:
         log(f"{row.name} failed: {row.reason}")
+    texts = _text_sums(systems[0].config)
     for system in systems:
         if not only_table:
-            _attempt(system, log, _prepare, overwrite=overwrite, progress=progress)
-        _attempt(system, log, _read_back, comparison)
+            options = {"overwrite": overwrite, "progress": progress}
+            _attempt(system, log, _prepare, texts, **options)
+        _attempt(system, log, _read_back, comparison, texts)
     _read_speeds(comparison, folder)
     if only_table:
         return comparison
@@ -239,7 +95,7 @@ def compare(
     for number, system in enumerate(systems, start=1):
         if system.row.status == "waiting":
             log(f"{system.row.name}, system {number} of {len(systems)}")
-            _attempt(system, log, _finish, comparison, progress=progress)
+            _attempt(system, log, _finish, comparison, texts, progress=progress)
             comparison.write(folder)
     finished = [system for system in systems if system.row.status == "finished"]
     if finished:
@@ -275,6 +131,11 @@ def _load_recipes(
         except ValueError as error:
             row.status, row.reason = "failed", str(error)
             continue
+        if not isinstance(config, RunConfig):
+            raise ValueError(
+                f"Recipes must be of text to be compared. Received: {path} with a "
+                "table [series]. Leave it out, and see what `evaluate` says of it."
+            )
         row.model = config.model["name"]
         systems.append(_System(row, config, folder / path.stem))
     if not systems:
@@ -320,6 +181,20 @@ def _comparable_settings(config: RunConfig) -> dict[str, Any]:
     return settings
 
 
+def _text_sums(config: RunConfig) -> dict[str, str]:
+    """Sums of the texts that all systems learn from and validate on."""
+    data = config.data
+    sums = {}
+    for part, files, cleaning in (
+        ("train", data.train, Cleaning(**data.cleaning)),
+        ("valid", data.valid, None),
+    ):
+        if files is not None:
+            arguments = files.model_dump(exclude_none=True)
+            sums[part] = texts_sha256(PairCorpus(**arguments, cleaning=cleaning))
+    return sums
+
+
 def _attempt(
     system: _System, log: Callable[[str], None], step: Callable, *args: Any, **kw: Any
 ) -> None:
@@ -337,18 +212,51 @@ def _attempt(
         log(f"{row.name} failed: {row.reason}")
 
 
-def _prepare(system: _System, *, overwrite: bool, progress: bool) -> None:
+def _prepare(
+    system: _System, texts: dict[str, str], *, overwrite: bool, progress: bool
+) -> None:
     """Makes the run folder, which proves that tokenizers and model can be built."""
+    try:
+        if _is_there(system, texts):
+            overwrite = False
+    except ValueError:
+        if not overwrite:
+            raise
     options: dict[str, Any] = {"overwrite": overwrite, "progress": progress}
     train(system.config, system.folder, prepare_only=True, **options)
 
 
-def _read_back(system: _System, comparison: Comparison) -> None:
-    """Fills the row of a system that is trained and evaluated already."""
+def _is_there(system: _System, texts: dict[str, str]) -> bool:
+    """Whether the folder holds the recipe's run; refuses any other."""
     config, folder = system.config, system.folder
     if not claim_run(folder, config, overwrite=False):
-        return
-    if not read_state(folder).is_finished(config):
+        return False
+    advice = "or replace that run with --overwrite (overwrite=True)."
+    epochs = read_state(folder).epoch
+    if epochs > config.training.epochs:
+        raise ValueError(
+            f"{folder} holds a run of {epochs} epochs, the recipe wants "
+            f"{config.training.epochs}. Raise training.epochs, choose another output "
+            f"folder, {advice}"
+        )
+    for part, expected in texts.items():
+        encoded = folder / "checkpoints" / "encoded" / part
+        if not encoded.is_dir():
+            continue
+        found = EncodedCorpus(encoded).metadata["texts_sha256"]
+        if found != expected:
+            raise ValueError(
+                f"The text of [data.{part}] has changed since {folder} was made. "
+                f"Expected the sum {found[:12]}, found {expected[:12]}. Restore the "
+                f"files, {advice}"
+            )
+    return True
+
+
+def _read_back(system: _System, comparison: Comparison, texts: dict[str, str]) -> None:
+    """Fills the row of a system that is trained and evaluated already."""
+    config, folder = system.config, system.folder
+    if not _is_there(system, texts) or not read_state(folder).is_finished(config):
         return
     translator = _translator(system)
     files = comparison.data["test"]
@@ -357,10 +265,12 @@ def _read_back(system: _System, comparison: Comparison) -> None:
         _fill(system, comparison, translator, result)
 
 
-def _finish(system: _System, comparison: Comparison, *, progress: bool) -> None:
+def _finish(
+    system: _System, comparison: Comparison, texts: dict[str, str], *, progress: bool
+) -> None:
     """Trains what is left to train, and evaluates what is not yet evaluated."""
     train(system.config, system.folder, progress=progress)
-    _read_back(system, comparison)
+    _read_back(system, comparison, texts)
     if system.row.status == "waiting":
         translator = _translator(system)
         result = evaluate_files(translator, comparison.data["test"], tokenize=None)
@@ -388,7 +298,7 @@ def _fill(
     row.sentences = result["sentences"]
     row.notes = result["notes"]
     row.parameters = translator.model.count_params()
-    row.seconds = sum(epoch["seconds"] for epoch in read_rows(folder, state.epoch))
+    row.seconds = state.seconds
     row.epochs = state.epoch
     row.best_epoch = state.best_epoch if state.averaged_value is None else None
     if config.data.valid is not None:
@@ -405,19 +315,19 @@ def _fill(
 
 def _read_speeds(comparison: Comparison, folder: Path) -> None:
     """Takes speeds measured before, of systems that are still the same."""
-    path = folder / "compare.json"
-    if not path.is_file():
-        return
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    old_rows = {row["name"]: row for row in saved["rows"]}
+    try:
+        saved = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
+        speed = saved["speed"]
+        measured = {
+            row["name"]: (row["weights_sha256"], row["decoding"], row["speed"])
+            for row in saved["rows"]
+        }
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return  # nothing that can be read, so all is measured anew
     for row in comparison.rows:
-        old = old_rows.get(row.name)
-        if old and row.status == "finished":
-            now = (row.weights_sha256, row.decoding)
-            if now == (old["weights_sha256"], old["decoding"]):
-                row.speed = old["speed"]
-    if any(row.speed for row in comparison.rows):
-        comparison.speed = saved["speed"]
+        *of, found = measured.get(row.name, ("", {}, {}))
+        if row.status == "finished" and of == [row.weights_sha256, row.decoding]:
+            row.speed, comparison.speed = found, speed
 
 
 def _measure_speeds(
@@ -443,16 +353,12 @@ def _measure_speeds(
 
 
 def _speed_texts(config: RunConfig) -> tuple[str, list[str]]:
-    """Sources spread over the validation set, or over the head of the training set.
+    """Sources spread over the head of the validation set, or of the training set.
 
     Not those of the test set, which is there for one look.
     """
     part = "train" if config.data.valid is None else "valid"
     files = getattr(config.data, part).model_dump(exclude_none=True)
-    sources = [pair.source for pair in islice(PairCorpus(**files), 10_000)]
-    step = max(1, len(sources) // SPEED_SENTENCES)
-    return part, sources[::step][:SPEED_SENTENCES]
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+    sources = [pair.source for pair in islice(PairCorpus(**files), SPEED_HEAD)]
+    count = min(SPEED_SENTENCES, len(sources))
+    return part, [sources[index * len(sources) // count] for index in range(count)]

@@ -272,6 +272,14 @@ class TrainingConfig(_Table):
                 "`noam_factor` to scale it. Received: "
                 f"learning_rate={self.learning_rate}"
             )
+        peak = 0.001 if self.learning_rate is None else self.learning_rate
+        falls = self.schedule in ("cosine", "plateau")
+        if falls and self.min_learning_rate > peak:
+            raise ValueError(
+                f'schedule = "{self.schedule}" falls from learning_rate, so '
+                "min_learning_rate must not be above it. Received: "
+                f"min_learning_rate={self.min_learning_rate}, learning_rate={peak}"
+            )
         return self
 
 
@@ -312,15 +320,23 @@ class EvaluationConfig(_Table):
     """`[evaluation]`: how outputs are compared with references.
 
     Attributes:
-        bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that has been
-            tokenised already. Default: by the language, else `"13a"`.
+        bleu_tokenize: sacreBLEU's tokenizer, of `evaluation.BLEU_TOKENIZERS`;
+            `"none"` for text that has been tokenised already. Default: by the
+            language, else `"13a"`.
         lowercase: Whether case is ignored.
-        metrics: What `evaluate` reports.
+        metrics: What `evaluate` reports, of `evaluation.METRICS`.
     """
 
-    bleu_tokenize: str | None = None
+    bleu_tokenize: (
+        Literal["13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"] | None
+    ) = None
     lowercase: bool = False
-    metrics: tuple[str, ...] = ("bleu", "chrf", "exact_match", "wer")
+    metrics: tuple[Literal["bleu", "chrf", "exact_match", "wer", "per"], ...] = (
+        "bleu",
+        "chrf",
+        "exact_match",
+        "wer",
+    )
 
 
 class RunConfig(_Table):
@@ -349,7 +365,7 @@ class RunConfig(_Table):
         from keras_seq2seq.models import MODELS
 
         name = value.get("name")
-        if name not in MODELS:
+        if not isinstance(name, str) or name not in MODELS:
             raise complete_error(
                 f'"name" in [model] must be one of {", ".join(MODELS)}. '
                 f"Received: {name!r}.{suggestion(str(name), MODELS)}"

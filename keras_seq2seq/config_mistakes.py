@@ -83,7 +83,12 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """
     lines = []
     for mistake in error.errors():
-        where = [str(part) for part in mistake["loc"] if part not in _UNION_TAGS]
+        # A number is the place in a list, whose key says more.
+        where = [
+            part
+            for part in mistake["loc"]
+            if isinstance(part, str) and part not in _UNION_TAGS
+        ]
         table = f"[{'.'.join(where[:-1])}]" if len(where) > 1 else "the file"
         if mistake["type"] == "extra_forbidden":
             fields = _fields(root, where[:-1])

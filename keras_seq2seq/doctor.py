@@ -41,16 +41,18 @@ def diagnose() -> tuple[list[tuple[str, str]], list[str]]:
     rows = [("keras-seq2seq", __version__), ("python", platform.python_version())]
     problems = []
     for name in REQUIRED:
-        found = _version(name)
+        found = installed_version(name)
         rows.append((name, found or "not installed"))
         # On JAX everything but exporting works without TensorFlow.
         if found is None and name not in ("tensorflow", "tensorflow-text", "keras-hub"):
             problems.append(f"{name} is not installed: pip install keras-seq2seq")
-    problems += text_mismatch(_version("tensorflow"), _version("tensorflow-text"))
+    problems += text_mismatch(
+        installed_version("tensorflow"), installed_version("tensorflow-text")
+    )
     backend_rows, backend_problems = _backend()
     rows += backend_rows
     for name, purpose in OPTIONAL.items():
-        rows.append((name, _version(name) or f"not installed (for {purpose})"))
+        rows.append((name, installed_version(name) or f"not installed (for {purpose})"))
     return rows, problems + backend_problems
 
 
@@ -95,7 +97,7 @@ def _backend() -> tuple[list[tuple[str, str]], list[str]]:
             "TF_USE_LEGACY_KERAS is set: tf.keras is Keras 2 then, which cannot load "
             "these models. Unset it."
         )
-    if backend == "tensorflow" and _version("tensorflow-text") is not None:
+    if backend == "tensorflow" and installed_version("tensorflow-text") is not None:
         try:
             importlib.import_module("tensorflow_text")
         except Exception as error:
@@ -103,7 +105,12 @@ def _backend() -> tuple[list[tuple[str, str]], list[str]]:
     return rows, problems
 
 
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Return the version of a package; None if it is not installed.
+
+    Args:
+        name: The package.
+    """
     try:
         return version(name)
     except PackageNotFoundError:

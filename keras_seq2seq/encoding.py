@@ -192,10 +192,19 @@ def _holds(folder: Path, settings: dict[str, Any], pairs: Iterable) -> bool:
         return False
     if {name: metadata.get(name) for name in settings} != settings:
         return False
+    return texts_sha256(pairs) == metadata["texts_sha256"]
+
+
+def texts_sha256(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return the sum of pairs of texts that `EncodedCorpus.metadata` has, too.
+
+    Args:
+        pairs: Source and target texts.
+    """
     texts = _TextHash()
     for source, target in pairs:
         texts.add(source, target)
-    return texts.hexdigest() == metadata["texts_sha256"]
+    return texts.hexdigest()
 
 
 class _TextHash:

@@ -72,6 +72,7 @@ class RunState:
             model of the run.
         seconds: Time spent in epochs.
         completed: Epochs done when the run was last finished.
+        averaging: `training.average_checkpoints` at that time.
     """
 
     epoch: int = 0
@@ -87,6 +88,7 @@ class RunState:
     averaged_value: float | None = None
     seconds: float = 0.0
     completed: int = 0
+    averaging: int | None = None
 
     def write(self, folder: Path) -> None:
         """Writes the state into a run folder, whole or not at all.
@@ -107,13 +109,18 @@ class RunState:
         stopped = patience is not None and self.waited >= patience
         return stopped or self.epoch >= config.training.epochs
 
-    def is_finished(self, config: RunConfig) -> bool:
+    def is_finished(self, config: AnyConfig) -> bool:
         """Whether nothing is left to do, averaging included.
 
         Args:
             config: The run.
         """
-        return self.has_ended(config) and self.completed == self.epoch
+        averaging = getattr(config.training, "average_checkpoints", 0)
+        return (
+            self.has_ended(config)
+            and self.completed == self.epoch
+            and self.averaging in (None, averaging)
+        )
 
 
 @dataclasses.dataclass
@@ -276,7 +283,9 @@ def prepare_run(
     try:
         make(staging)
         write_text(staging / "run.toml", config_to_toml(config))
-        folder.mkdir(exist_ok=True)
+        if not folder.exists():
+            staging.rename(folder)
+            return
         for name in RUN_CONTENTS:
             old = folder / name
             if old.is_dir():

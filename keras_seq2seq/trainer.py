@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from keras_seq2seq.callbacks import (
     rename_totals,
     save_model,
     seed_variables,
+    weights_path,
 )
 from keras_seq2seq.config import RunConfig, config_to_toml, load_config
 from keras_seq2seq.datasets import PairDataset
@@ -98,8 +99,10 @@ def train(
         else:
 
             def make(staging: Path) -> None:
-                tokenizers = encode_data(config, staging, say).tokenizers
-                _fitted_model(config, _model(config, tokenizers))
+                data = encode_data(config, staging, say)
+                _fitted_model(config, _model(config, data.tokenizers))
+                train, _, _ = _datasets(config, data, epoch=0)
+                learning_rate(config, config.training.epochs * len(train))
 
             prepare_run(config, folder, make)
         if prepare_only:
@@ -311,9 +314,11 @@ def _fit(
 ) -> None:
     training = config.training
     best_of_epochs = folder / "checkpoints" / "best.keras"
-    if best_of_epochs.is_file() and not state.has_ended(config):
-        best_of_epochs.replace(folder / "model.keras")
+    if best_of_epochs.is_file():
+        # Said first: killed in between, the model still waits to be put back.
         state.averaged_value = None
+        state.write(folder)
+        best_of_epochs.replace(folder / "model.keras")
     train, valid, num_tokens = _datasets(config, data, state.epoch)
     num_updates = training.epochs * len(train)
     fitted = _resumed_model(config, folder, data, state, num_updates)
@@ -350,7 +355,7 @@ def _fit(
     if progress:
         callbacks.append(bar)
     if not state.has_ended(config):
-        with bar:
+        with bar if progress else nullcontext():
             # The order of the batches is the dataset's own.
             fitted.fit(
                 train,
@@ -365,6 +370,7 @@ def _fit(
     if training.average_checkpoints > 1 and valid is not None:
         _average(config, folder, model, valid, text_validation, state, say)
     state.completed = state.epoch
+    state.averaging = training.average_checkpoints
     state.write(folder)
     if valid is not None and state.best_value is not None:
         say(
@@ -402,9 +408,15 @@ def _average(
 
     The best single epoch is kept beside the checkpoints, to continue from.
     """
-    files = sorted((folder / "checkpoints").glob("epoch_*.weights.h5"))
-    files = files[-config.training.average_checkpoints :]
+    wanted = config.training.average_checkpoints
+    last = range(state.epoch, max(0, state.epoch - wanted), -1)
+    paths = [weights_path(folder, epoch) for epoch in last]
+    files = [path for path in paths if path.is_file()]
     if len(files) < 2:
+        say(
+            f"average_checkpoints = {wanted} has nothing to average: weights of "
+            f"{len(files)} of the last epochs were kept. Raise training.epochs."
+        )
         return
     set_mean_weights(model, files)
     logs = model.evaluate(valid, return_dict=True, verbose=0)
@@ -417,11 +429,8 @@ def _average(
     if better:
         best = folder / "model.keras"
         kept = folder / "checkpoints" / "best.keras"
-        # Where one is kept already, a run was killed here before, and `best` may hold
-        # the mean.
-        if not kept.is_file():
-            shutil.copyfile(best, kept.with_name(".best.keras.tmp"))
-            kept.with_name(".best.keras.tmp").replace(kept)
+        shutil.copyfile(best, kept.with_name(".best.keras.tmp"))
+        kept.with_name(".best.keras.tmp").replace(kept)
         save_model(inference_copy(model), best)
         state.averaged_value = value
     say(
@@ -436,6 +445,7 @@ def _describe(config: RunConfig, folder: Path) -> str:
     data = encode_data(config, folder, lines.append)
     model = _model(config, data.tokenizers)
     train, _, _ = _datasets(config, data, epoch=0)
+    learning_rate(config, config.training.epochs * len(train))
     sizes = [data.tokenizers.source.vocabulary_size]
     sizes.append(data.tokenizers.target.vocabulary_size)
     lines.append(

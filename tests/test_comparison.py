@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from keras_seq2seq import comparison, trainer
 from keras_seq2seq.cli import app
 from keras_seq2seq.comparison import compare
+from keras_seq2seq.config import load_config
 from keras_seq2seq.pipelines import Translator, load
 from keras_seq2seq.speed import decoding_speeds, hardware, hardware_line
 from tests.helpers import TINY_PAIRS
@@ -451,6 +452,69 @@ def test_recipes_of_other_data_or_evaluation_are_refused_with_the_difference(
     assert not (tmp_path / "out").exists()
 
 
+def test_overwriting_spares_the_runs_of_the_recipes(finished, work, no_clock):
+    folder, result = finished
+    options = {"overwrite": True, "progress": False}
+    again = compare(RECIPES, folder, **options)
+    assert again.markdown() == result.markdown()
+    assert work == {"fit": [], "translate": 0, "score": 0}
+    other = compare(RECIPES[1:], folder, overrides=["training.seed=5"], **options)
+    assert [row.status for row in other.rows] == ["finished"]
+    assert len(work["fit"]) == 1
+
+
+def test_a_run_of_more_epochs_than_the_recipe_wants_is_not_taken_for_it(
+    finished, work, no_clock
+):
+    folder, _ = finished
+    options = {"overrides": ["training.epochs=1"], "progress": False}
+    for only_table in (True, False):
+        result = compare(RECIPES, folder, only_table=only_table, **options)
+        assert [row.status for row in result.rows] == ["failed", "finished"]
+        assert "a run of 2 epochs, the recipe wants 1" in result.rows[0].reason
+    assert work["fit"] == []
+    text = (folder / "recurrent" / "run.toml").read_text(encoding="utf-8")
+    assert "epochs = 2" in text
+    result = compare(RECIPES, folder, overwrite=True, **options)
+    assert [row.epochs for row in result.rows] == [1, 1]
+    assert len(work["fit"]) == 1
+
+
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_systems_trained_on_text_that_has_changed_since_are_not_mixed_with_others(
+    finished, part, work, no_clock
+):
+    folder, _ = finished
+    pairs = TINY_PAIRS[1:41] if part == "train" else TINY_PAIRS[41:44]
+    write_pairs(Path(f"{part}.tsv"), pairs)
+    result = compare(RECIPES, folder, progress=False)
+    assert [row.status for row in result.rows] == ["failed"] * 2
+    expected = f"[data.{part}] has changed since {folder / 'recurrent'} was made"
+    assert expected in result.rows[0].reason
+    assert work == {"fit": [], "translate": 0, "score": 0}
+    result = compare(RECIPES[1:], folder, overwrite=True, progress=False)
+    assert [row.status for row in result.rows] == ["finished"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"rows": [{}], "speed": {}}'])
+def test_a_table_that_cannot_be_read_is_measured_anew(finished, content, no_clock):
+    folder, _ = finished
+    (folder / "compare.json").write_text(content, encoding="utf-8")
+    result = compare(RECIPES, folder, progress=False)
+    assert result.failed == []
+    assert no_clock == [["recurrent", "transformer"]]
+    assert json_of(folder / "compare.json")["rows"][0]["status"] == "finished"
+
+
+def test_sources_for_speed_are_spread_over_the_whole_set():
+    write_pairs(Path("valid.tsv"), [(f"a{n}", "b") for n in range(400)])
+    part, texts = comparison._speed_texts(load_config("recurrent.toml"))
+    assert (part, len(texts), len(set(texts))) == ("valid", 256, 256)
+    numbers = [int(text[1:]) for text in texts]
+    assert numbers[0] == 0 and numbers[-1] == 398
+    assert sum(number < 200 for number in numbers) == 128
+
+
 def test_limits_of_length_and_tokenizers_may_differ():
     write_recipe("other", TRANSFORMER, {"max_source_length = 8": "too_long = 'cut'"})
     text = Path("other.toml").read_text(encoding="utf-8")
@@ -465,12 +529,18 @@ def test_refusals_exit_2_with_one_message(tmp_path):
     write_recipe("untested", TRANSFORMER, {'test = { path = "test.tsv" }\n': ""})
     write_recipe("absent", RECURRENT, {"test.tsv": "absent.tsv"})
     write_recipe("broken", RECURRENT, {"units = 4": "unit = 4"})
+    series = '[series]\npath = "a.csv"\ntargets = ["a"]\nsource_length = 4\n'
+    series += 'target_length = 2\n[model]\nname = "RegressionSeq2Seq"\n'
+    Path("series.toml").write_text(series, encoding="utf-8")
+    write_recipe("unscored", RECURRENT, {'"chrf", "exact_match"': '"chrf", "ter"'})
     for recipes, part in (
         (["recurrent.toml", "more/recurrent.toml"], "must differ in name"),
         (["untested.toml"], "no [data.test] in untested.toml"),
         (["absent.toml"], "absent.tsv"),
         (["no_such.toml"], "no_such.toml"),
         (["broken.toml"], 'Did you mean "units"'),
+        (["recurrent.toml", "series.toml"], "series.toml with a table [series]"),
+        (["unscored.toml"], "'per'. Received: 'ter'"),
     ):
         output = tmp_path / "out"
         arguments = ["compare", *recipes, "--output", str(output)]

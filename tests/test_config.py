@@ -1,10 +1,12 @@
 """Recipes: reading, overriding, refusing mistakes, writing."""
 
 import re
+from typing import get_args
 
 import pytest
 
-from keras_seq2seq.config import config_to_toml, load_config
+from keras_seq2seq.config import EvaluationConfig, config_to_toml, load_config
+from keras_seq2seq.evaluation import BLEU_TOKENIZERS, METRICS
 
 RECIPE = """
 [data]
@@ -165,6 +167,43 @@ def test_a_learning_rate_beside_noam_is_refused(recipe):
     message = mistakes(recipe, "training.learning_rate=0.1")
     assert "noam_factor" in message
     assert "learning_rate=0.1" in message
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "plateau"])
+def test_a_rate_that_would_end_above_its_start_is_refused(recipe, schedule):
+    message = mistakes(
+        recipe, f"training.schedule={schedule}", "training.min_learning_rate=0.1"
+    )
+    assert "min_learning_rate=0.1, learning_rate=0.001" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ('evaluation.metrics=["bleu", "ter"]', "'per'. Received: 'ter'"),
+        ("evaluation.bleu_tokenize=moses", "'ko-mecab'. Received: 'moses'"),
+    ],
+)
+def test_an_unknown_metric_or_tokenizer_is_found_before_training(
+    recipe, override, expected
+):
+    message = mistakes(recipe, override)
+    key = override.split("=")[0].split(".")[1]
+    assert f'"{key}" in [evaluation]: input should be' in message
+    assert expected in message
+    assert len(message.splitlines()) == 2
+
+
+def test_metrics_and_tokenizers_are_those_of_the_evaluation():
+    fields = EvaluationConfig.model_fields
+    metrics = get_args(get_args(fields["metrics"].annotation)[0])
+    assert metrics == METRICS
+    tokenizers = get_args(get_args(fields["bleu_tokenize"].annotation)[0])
+    assert tokenizers == BLEU_TOKENIZERS
+
+
+def test_a_model_whose_name_is_no_word_is_refused(recipe):
+    assert "Received: ['a']" in mistakes(recipe, 'model.name=["a"]')
 
 
 def test_a_shared_tokenizer_has_no_sides(recipe):

@@ -6,6 +6,7 @@ import pytest
 
 from keras_seq2seq.corpora import Pair
 from keras_seq2seq.ensembles import load_ensemble
+from keras_seq2seq.forecaster import Forecaster
 from keras_seq2seq.pipelines import load
 from keras_seq2seq.tokenizers import TokenizerPair
 from tests.helpers import write_untrained_run
@@ -37,6 +38,16 @@ def test_runs_of_different_architectures_translate_together(tiny_run, other_run)
     found = translator.translate(["acbd"], num_beams=3, max_length=5)
     assert len(found[0][0].ids) <= 5
     assert translator.decoding == load(tiny_run).decoding
+
+
+def test_a_run_that_is_not_of_text_is_refused(tiny_run, monkeypatch):
+    forecaster = Forecaster.__new__(Forecaster)
+    monkeypatch.setattr(
+        "keras_seq2seq.ensembles.load",
+        lambda folder: load(folder) if folder == tiny_run else forecaster,
+    )
+    with pytest.raises(ValueError, match=r"of text. Received: wave, .*\[series\]"):
+        load_ensemble([tiny_run, "wave"])
 
 
 def test_runs_with_other_tokenizers_are_refused(tiny_run, tmp_path):

@@ -388,6 +388,8 @@ def test_mistakes_of_the_command_line_are_one_message(folder, trained):
     assert "Line 6" in message
     message = one_message(cli("evaluate", run, "--beam-size", 2))
     assert "--beam-size" in message
+    message = one_message(cli("evaluate", run, "--length-penalty", 0.0))
+    assert "takes no --length-penalty." in message
     shutil.copyfile(folder / "wave.csv", run / "scaling.json")
     message = one_message(cli("forecast", run, "--input", folder / "wave.csv"))
     assert "scaling.json must hold the scaling" in message

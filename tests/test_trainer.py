@@ -293,6 +293,7 @@ def test_overwriting_replaces_the_run_and_spares_other_files(recipe, run):
         ("tokenizer.vocabulary_size=5", ValueError),
         ("data.max_target_length=2", ValueError),
         ("model.units=0", ValueError),
+        ("training.schedule=cosine", ValueError),  # 4000 updates of warm-up
     ],
 )
 def test_a_failed_overwrite_loses_nothing(recipe, run, override, error):
@@ -378,6 +379,115 @@ def test_mean_weights_become_the_model_if_they_validate_better(
     train(config, folder)
     best = keras.saving.load_model(folder / "checkpoints" / "best.keras")
     assert_equal(best.get_weights(), kept[best_epoch - 1])
+
+
+@pytest.fixture
+def averaged(recipe, tmp_path, monkeypatch):
+    """A run of two epochs whose model is their mean."""
+    monkeypatch.setattr(trainer, "is_better", lambda *_: True)
+    config = load_config(recipe, ["training.epochs=2"])
+    folder = train(config, tmp_path / "run", progress=False)
+    monkeypatch.setattr(trainer, "is_better", lambda *_: False)
+    return folder
+
+
+def test_a_mean_that_is_put_back_is_forgotten_even_if_the_run_is_killed_then(
+    recipe, averaged, monkeypatch
+):
+    assert state_of(averaged)["averaged_value"] is not None
+    longer = load_config(recipe, ["training.epochs=3", "training.learning_rate=1e-30"])
+    text = (averaged / "run.toml").read_text(encoding="utf-8")
+    text = text.replace("learning_rate = 2.0", "learning_rate = 1e-30")
+    (averaged / "run.toml").write_text(text, encoding="utf-8")
+    best = keras.saving.load_model(averaged / "checkpoints" / "best.keras")
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_saving(patch)
+        with pytest.raises(Killed):
+            train(longer, averaged, progress=False)
+    train(longer, averaged, progress=False)
+    assert state_of(averaged)["averaged_value"] is None
+    if state_of(averaged)["best_epoch"] < 3:
+        assert_equal(weights_of(averaged), best.get_weights())
+
+
+def test_averaging_that_is_turned_off_puts_the_best_epoch_back(recipe, averaged):
+    best = keras.saving.load_model(averaged / "checkpoints" / "best.keras")
+    overrides = ["training.epochs=2", "training.average_checkpoints=0"]
+    train(load_config(recipe, overrides), averaged, progress=False)
+    assert_equal(weights_of(averaged), best.get_weights())
+    assert state_of(averaged)["averaged_value"] is None
+    before = files_of(averaged)
+    train(load_config(recipe, overrides), averaged, progress=False)
+    assert files_of(averaged) == before
+
+
+def test_only_the_last_epochs_are_averaged(recipe, tmp_path, monkeypatch, capsys):
+    means = []
+    monkeypatch.setattr(
+        trainer, "set_mean_weights", lambda _, files: means.append(sorted(files))
+    )
+    settings = ((2, 2), (3, 0), (5, 4), (5, 2))  # epochs, of which so many averaged
+    for epochs, count in settings:
+        overrides = [f"training.epochs={epochs}"]
+        overrides.append(f"training.average_checkpoints={count}")
+        train(load_config(recipe, overrides), tmp_path / "run", progress=False)
+    names = [[int(path.name[6:10]) for path in files] for files in means]
+    assert names == [[1, 2], [4, 5], [4, 5]]
+    (tmp_path / "run" / "checkpoints" / "epoch_0005.weights.h5").unlink()
+    overrides[-1] = "training.average_checkpoints=3"
+    train(load_config(recipe, overrides), tmp_path / "run")
+    assert "average_checkpoints = 3 has nothing to average" in capsys.readouterr().err
+
+
+def test_a_run_killed_while_it_is_prepared_can_be_prepared_again(
+    recipe, tmp_path, monkeypatch
+):
+    original, run = type(tmp_path).rename, tmp_path / "run"
+
+    def rename(self, target):
+        original(self, target)
+        if run in (target, target.parent):
+            raise Killed
+
+    config = load_config(recipe)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "rename", rename)
+        with pytest.raises(Killed):
+            train(config, run, prepare_only=True, progress=False)
+    train(config, run, prepare_only=True, progress=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert (run / "run.toml").is_file() and (run / "tokenizer").is_dir()
+
+
+def test_a_checkpoint_that_a_kill_left_behind_goes_with_the_next(recipe, run):
+    left = run / "checkpoints" / "epoch_0002.keras"
+    left.write_bytes(b"old")
+    train(load_config(recipe, ["training.epochs=5"]), run, progress=False)
+    found = {path.name for path in left.parent.glob("*.keras")} - {"best.keras"}
+    assert found == {"epoch_0005.keras"}
+
+
+def test_a_validation_loss_of_nan_ends_the_run_before_anything_is_saved(
+    recipe, tmp_path
+):
+    # The one update is made after the loss of its batch, which is finite.
+    options = ("learning_rate=1e38", "optimizer=sgd", "schedule=constant")
+    options += ("num_buckets=1", "steps_per_epoch=1")
+    config = load_config(recipe, [f"training.{option}" for option in options])
+    with pytest.raises(ValueError, match=r"validation loss is (nan|inf) after epoch 1"):
+        train(config, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "model.keras").exists()
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_without_progress_nothing_is_said_in_a_terminal(
+    recipe, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    train(load_config(recipe, ["training.epochs=1"]), tmp_path / "run", progress=False)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
 
 
 def test_progress_goes_to_stderr_one_line_an_epoch(recipe, tmp_path, capsys):
@@ -549,6 +659,35 @@ def test_cosine_ends_with_the_last_epoch_of_the_run(recipe, tmp_path):
 def test_logits_that_hardly_fit_are_announced_with_numbers():
     with pytest.warns(UserWarning, match=r"64 targets x 60 tokens x 200,000.*8.6 GiB"):
         trainer._warn_of_large_logits([(4, 9, 9), (64, 50, 60)], 200_000)
+
+
+def test_validation_keeps_to_the_lengths_of_the_decoding(monkeypatch):
+    pairs = [Pair(source, target) for source, target in TINY_PAIRS]
+    tokenizers = TokenizerPair.train(pairs, model_type="char")
+    sizes = tokenizers.source.vocabulary_size, tokenizers.target.vocabulary_size
+    model = RecurrentSeq2Seq(*sizes, units=4, embedding_dim=4)
+    asked = []
+
+    def noted(*arguments, **options):
+        asked.append((options["min_length"], options["length_limits"].tolist()))
+        return generate(*arguments, **options)
+
+    generate = callbacks.generate
+    monkeypatch.setattr(callbacks, "generate", noted)
+    validation = TextValidation(
+        [Pair("dé ca", "acdé"), Pair("d", "d")],
+        tokenizers,
+        metrics=["exact_match"],
+        num_beams=1,
+        decoding=DecodingConfig(
+            min_length=3, max_length=9, max_length_ratio=1.0, max_length_offset=0
+        ),
+        evaluation=EvaluationConfig(),
+        max_source_length=16,
+    )
+    validation.decode(model)
+    lengths = [len(ids) for ids in validation.sources]
+    assert asked == [(3, [lengths[0], max(3, lengths[1])])]
 
 
 def test_validation_texts_keep_their_order_and_do_not_depend_on_the_batch():
