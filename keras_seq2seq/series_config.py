@@ -12,15 +12,15 @@ from pydantic import (
     model_validator,
 )
 
-from keras_seq2seq.config import _Table
 from keras_seq2seq.config_mistakes import (
     check_arguments,
     complete_error,
     suggestion,
 )
+from keras_seq2seq.tables import Table
 
 
-class SeriesConfig(_Table):
+class SeriesConfig(Table):
     """`[series]`: the file, its columns, its parts and the windows.
 
     Attributes:
@@ -104,7 +104,7 @@ class SeriesConfig(_Table):
         return (*self.targets, *self.inputs)
 
 
-class SeriesTrainingConfig(_Table):
+class SeriesTrainingConfig(Table):
     """`[training]` of a forecasting run.
 
     Attributes:
@@ -150,7 +150,7 @@ class SeriesTrainingConfig(_Table):
         return self
 
 
-class SeriesRunConfig(_Table):
+class SeriesRunConfig(Table):
     """A forecasting run: a file is one if it has a table `[series]`.
 
     Attributes:
