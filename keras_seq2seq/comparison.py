@@ -272,6 +272,11 @@ def _load_recipes(
         rows.append(row)
         try:
             config = load_config(path, overrides)
+            if not isinstance(config, RunConfig):
+                raise ValueError(
+                    f"Systems that are compared must be of text. Received: {path}, "
+                    "with [series]; `evaluate` compares a forecast with others."
+                )
         except ValueError as error:
             row.status, row.reason = "failed", str(error)
             continue

@@ -23,11 +23,17 @@ def load_ensemble(
 
     Raises:
         FileNotFoundError: If a folder or one of its parts is missing.
-        ValueError: If a part is damaged, or the tokenizers differ.
+        ValueError: If a part is damaged, a run is of no text, or the tokenizers differ.
     """
     if not run_folders:
         raise ValueError("`run_folders` must name at least one run. Received none.")
     members = [load(folder) for folder in run_folders]
+    for folder, member in zip(run_folders, members, strict=True):
+        if not isinstance(member, Translator):
+            raise ValueError(
+                "The runs of an ensemble must be of text. Received: "
+                f"{folder}, with [series]."
+            )
     first = members[0].tokenizers
     for folder, member in zip(run_folders, members, strict=True):
         for side in ("source", "target"):

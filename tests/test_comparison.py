@@ -459,18 +459,31 @@ def test_limits_of_length_and_tokenizers_may_differ():
     assert [row.status for row in result.rows] == ["waiting"] * 2
 
 
+SERIES = """
+[series]
+path = "no.csv"
+targets = ["x"]
+source_length = 4
+target_length = 2
+[model]
+name = "RegressionSeq2Seq"
+"""
+
+
 def test_refusals_exit_2_with_one_message(tmp_path):
     Path("more").mkdir()
     shutil.copy("recurrent.toml", "more/recurrent.toml")
     write_recipe("untested", TRANSFORMER, {'test = { path = "test.tsv" }\n': ""})
     write_recipe("absent", RECURRENT, {"test.tsv": "absent.tsv"})
     write_recipe("broken", RECURRENT, {"units = 4": "unit = 4"})
+    Path("series.toml").write_text(SERIES, encoding="utf-8")
     for recipes, part in (
         (["recurrent.toml", "more/recurrent.toml"], "must differ in name"),
         (["untested.toml"], "no [data.test] in untested.toml"),
         (["absent.toml"], "absent.tsv"),
         (["no_such.toml"], "no_such.toml"),
         (["broken.toml"], 'Did you mean "units"'),
+        (["series.toml"], "must be of text. Received: series.toml"),
     ):
         output = tmp_path / "out"
         arguments = ["compare", *recipes, "--output", str(output)]
