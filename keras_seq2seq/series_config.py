@@ -38,7 +38,8 @@ class SeriesConfig(Table):
         center: What is taken from each window of a column and added to its forecast:
             nothing, its last value or its mean.
         calendar: What of a date is an input, known ahead: `hour`, `weekday`, `year`.
-        periods: Periods in rows that are inputs, known ahead.
+        periods: Periods that are inputs, known ahead, in units of `time`, which are
+            rows where that is not given.
         harmonics: Sine waves for each of them.
         season: Rows of the season that the naive row of `evaluate` repeats.
     """
@@ -186,13 +187,28 @@ class SeriesRunConfig(Table):
         return value
 
     @model_validator(mode="after")
+    def _lags_fit_the_source(self) -> Self:
+        series = self.series
+        vectors = series.source_length // series.rows_per_step
+        for name in ("residual_lag", "linear_lags"):
+            lag = self.model.get(name, 0)
+            if isinstance(lag, int) and lag > vectors:
+                raise complete_error(
+                    f"{name} in [model] counts vectors and must not be above those "
+                    f"of a source, source_length / rows_per_step. Received: {name}="
+                    f"{lag}, source_length={series.source_length}, "
+                    f"rows_per_step={series.rows_per_step}."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _validation_has_rows(self) -> Self:
         training = self.training
         wanted = [
             name
             for name, is_set in (
                 ("early_stopping_patience", training.early_stopping_patience),
-                ("schedule", training.schedule == "plateau"),
+                ('schedule = "plateau"', training.schedule == "plateau"),
             )
             if is_set
         ]
