@@ -168,7 +168,10 @@ class Forecaster:
                 f"rows. Received: {len(series.values)}."
             )
         if stop_fn is not None and shape.separate:
-            raise ValueError("`stop_fn` needs a run without separate = true.")
+            raise ValueError(
+                "`stop_fn` must be None for a run with separate = true, whose columns "
+                f"are forecast one by one. Received: {stop_fn!r}."
+            )
         length = -(-rows // shape.rows_per_step)
         times, texts = series.following_times(length * shape.rows_per_step)
         last = slice(len(series.values) - shape.source_length, None)

@@ -72,6 +72,8 @@ def train_forecaster(
             write_text(staging / "data_report.json", json.dumps(report) + "\n")
             text = json.dumps(scaling.as_dict(), indent=2) + "\n"
             write_text(staging / "scaling.json", text)
+            # From now on the numbers must stay those of the scaling.
+            RunState(data=train.fingerprint).write(staging)
 
         prepare_run(config, folder, make)
     state = read_state(folder)
@@ -102,7 +104,10 @@ def _windows(
     series = read_series(settings.path, settings.columns, time=settings.time)
     parts = split_rows(len(series.values), settings.splits)
     if parts[0][1] < 1:
-        raise ValueError("The training part of `splits` must have rows.")
+        raise ValueError(
+            "`splits` in [series] must give the training part rows. Received: "
+            f"{list(settings.splits)}, of {len(series.values):,} rows."
+        )
     scaling = Scaling.fit(settings.columns, series.values[: parts[0][1]])
     rows = scaling.apply(series.values), features_of(settings, series.times)
     shape = window_shape(settings)

@@ -127,7 +127,13 @@ def _cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Line numbers and cells of the lines that are not blank."""
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
-            yield number, next(csv.reader([line]))
+            try:
+                yield number, next(csv.reader([line]))
+            except csv.Error as error:
+                raise ValueError(
+                    f"Line {number} of {path} must be cells with commas between. "
+                    f"Received: a line that cannot be split: {error}."
+                ) from None
 
 
 def _place(path: str | Path, header: list[str], name: str) -> int:
@@ -248,7 +254,10 @@ class Scaling:
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
             mean, std = (np.asarray(values[key], "float64") for key in ("mean", "std"))
-            return cls(tuple(values["columns"]), mean, std)
+            columns = tuple(values["columns"])
+            if not mean.shape == std.shape == (len(columns),):
+                raise ValueError(f"{len(columns)} columns, other numbers of values")
+            return cls(columns, mean, std)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} must hold the scaling that a training wrote. It cannot be "

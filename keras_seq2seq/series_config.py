@@ -142,11 +142,17 @@ class SeriesTrainingConfig(Table):
     jit_compile: bool | Literal["auto"] = "auto"
 
     @model_validator(mode="after")
-    def _decay_has_its_optimizer(self) -> Self:
+    def _consistent(self) -> Self:
         if self.weight_decay is not None and self.optimizer != "adamw":
             raise ValueError(
                 'weight_decay needs optimizer = "adamw". Received: '
                 f"optimizer={self.optimizer!r}"
+            )
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(
+                "min_learning_rate must not be above learning_rate. Received: "
+                f"min_learning_rate={self.min_learning_rate}, "
+                f"learning_rate={self.learning_rate}"
             )
         return self
 

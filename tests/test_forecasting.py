@@ -21,6 +21,7 @@ from keras_seq2seq.forecast_evaluation import (
     repeat_last,
     ridge_on_lags,
 )
+from keras_seq2seq.forecaster import window_shape
 from keras_seq2seq.forecasting import train_forecaster
 from keras_seq2seq.runs import RunState
 from keras_seq2seq.series import Scaling, read_series
@@ -132,6 +133,7 @@ def test_recipe_with_series_is_a_forecasting_run(folder):
         ("series.season=9", "season=9, source_length=8"),
         ("series.targets=['other']", "named twice"),
         ("training.weight_decay=0.1", 'optimizer = "adamw"'),
+        ("training.min_learning_rate=0.1", "min_learning_rate=0.1, learning_rate=0.01"),
         ("series.splits=[59, 20]", r'"splits" in \[series\] must have more.*59, 20'),
         ("series.splits=[-1, 20, 17]", r'"splits" in \[series\].*Received: -1'),
         ("model.units=4.5", r'"units" in \[model\] should be a valid integer'),
@@ -216,6 +218,21 @@ def test_forecast_goes_on_after_the_last_row(trained):
         forecaster.windows(series, "dev")
 
 
+def test_stopping_is_refused_where_columns_are_forecast_one_by_one(folder):
+    options = ("series.separate=true", "series.inputs=[]", "series.rows_per_step=1")
+    config = config_of(folder, *options)
+    columns = config.series.columns
+    model = ks.RegressionSeq2Seq(**window_shape(config.series).model_sizes, units=2)
+    scaling = Scaling(columns, np.zeros(2), np.ones(2))
+    forecaster = ks.Forecaster(model, scaling, config)
+    series = read_series(folder / "wave.csv", columns, time="date")
+    assert forecaster(series, horizon=3).shape == (3, 2)
+    with pytest.raises(
+        ValueError, match=r"`stop_fn` must be None.*Received: <function"
+    ):
+        forecaster(series, stop_fn=lambda rows: rows[:, -1, 0] > 0)
+
+
 def test_speed_of_training_leaves_out_the_validation(folder, monkeypatch):
     """48 windows in 2 seconds are 24 a second, however long the forecasts take."""
     from keras_seq2seq import callbacks, forecasting
@@ -266,6 +283,26 @@ def test_stopped_run_ends_with_the_weights_of_one_that_was_not(
             weights(trained / "run" / name), weights(stopped / name), strict=True
         ):
             np.testing.assert_array_equal(old, new)
+
+
+def test_series_changed_before_the_first_epoch_does_not_go_with_the_old_scaling(
+    folder, monkeypatch
+):
+    from keras_seq2seq import forecasting
+
+    class Kill(forecasting._FiniteLoss):
+        def on_epoch_begin(self, epoch, logs=None):
+            raise Killed
+
+    config = config_of(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(forecasting, "_FiniteLoss", Kill)
+        with pytest.raises(Killed):
+            train_forecaster(config, folder / "run", progress=False)
+    text = (folder / "wave.csv").read_text(encoding="utf-8")
+    (folder / "wave.csv").write_text(text.replace("50.0", "51.0"), encoding="utf-8")
+    with pytest.raises(ValueError, match="has changed since the run began"):
+        train_forecaster(config, folder / "run", progress=False)
 
 
 def test_changed_series_or_settings_do_not_continue_a_run(folder, trained):
@@ -489,6 +526,9 @@ def test_mistakes_of_the_command_line_are_one_message(folder, trained):
     setting = "series.splits=[59, 3, 17]"
     message = one_message(cli("train", recipe, "--output", run, "--set", setting))
     assert "59 to 62" in message
+    setting = "series.splits=[0, 20, 17]"
+    message = one_message(cli("train", recipe, "--output", run, "--set", setting))
+    assert "0.0, 20.0, 17.0" in message and "of 96 rows" in message
     setting = "series.time=level"
     message = one_message(cli("train", recipe, "--output", run, "--set", setting))
     assert "Line 2" in message

@@ -93,6 +93,7 @@ def test_one_row_has_a_step_unless_it_is_a_date(write):
         ("t,x\n1,2\n\n2,\n", "Line 4 .*Received: ''"),
         ("t,x\n1,nan\n", "Line 2 .*Received: 'nan'"),
         ("t,x\n1,inf\n", "Line 2 .*Received: 'inf'"),
+        (f"t,x\n1,{'2' * 200_000}\n", "Line 2 .*cannot be split: field larger"),
         ("t,x\n1,2,3\n", "Line 2 .* 2 cells.*Received: 3"),
         ("t,x\nnoon,2\n", "Line 2 .*time. Received: 'noon'"),
         ("t,x\n1,2\n2,2\n4,2\n", "line 4 .*Received: 2, then 4"),
@@ -126,9 +127,11 @@ def test_scaling_is_undone_and_kept(tmp_path):
     again = Scaling.load(path)
     assert again.columns == ("a", "b")
     np.testing.assert_array_equal(again.std, scaling.std)
-    path.write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"scaling\.json must hold the scaling"):
-        Scaling.load(path)
+    short = '{"columns": ["a", "b"], "mean": [1, 2], "std": [1]}'
+    for text in ("{}", short):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"scaling\.json must hold the scaling"):
+            Scaling.load(path)
 
 
 def test_constant_column_whose_mean_is_rounded_has_deviation_one():
