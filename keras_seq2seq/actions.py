@@ -158,16 +158,28 @@ def train_recipe(config: Any, folder: Path, **options: Any) -> Any:
     return trainer.train(config, folder, **options)
 
 
-def evaluate_series(forecaster: Any, paths: list[Path]) -> list[str]:
+def evaluate_series(
+    forecaster: Any, paths: list[Path], **text_options: Any
+) -> list[str]:
     """Evaluate a forecasting run on its test part.
 
     Args:
         forecaster: What `load` returned.
         paths: JSON files to write.
+        **text_options: Options of the command line that only text has a use for.
 
     Returns:
         Lines of the table.
+
+    Raises:
+        ValueError: If one of those options is given.
     """
+    for name, value in text_options.items():
+        if value is not None:
+            raise ValueError(
+                f"`--{name.replace('_', '-')}` is for runs of text. Received: {value}, "
+                "for a run with [series]. Leave it out."
+            )
     from keras_seq2seq.evaluation import write_results
     from keras_seq2seq.forecast_evaluation import evaluate_forecaster, forecast_table
 

@@ -96,6 +96,8 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
     """
     if best is None:
         return True
+    if math.isnan(best):
+        return not math.isnan(value)
     return value < best if monitor in _SMALLER_IS_BETTER else value > best
 
 
@@ -323,17 +325,25 @@ class RunSaver(keras.callbacks.Callback):
         folder: The run folder, with `checkpoints/`.
         state: The run's state, already updated by `Selection`.
         num_averaged: Number of last epochs whose weights are kept for averaging.
-        num_tokens: Target tokens of an epoch.
+        epoch_size: Target tokens of an epoch, or what else `unit` names.
+        unit: What the speed of the training counts.
     """
 
     def __init__(
-        self, folder: Path, state: RunState, *, num_averaged: int, num_tokens: int
+        self,
+        folder: Path,
+        state: RunState,
+        *,
+        num_averaged: int,
+        epoch_size: int,
+        unit: str = "tokens",
     ):
         super().__init__()
         self.folder = folder
         self.state = state
         self.num_averaged = num_averaged
-        self.num_tokens = num_tokens
+        self.epoch_size = epoch_size
+        self.unit = unit
         self.started = self.trained = 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -375,8 +385,8 @@ class RunSaver(keras.callbacks.Callback):
     def _row(self, epoch: int, logs: dict[str, float]) -> dict[str, Any]:
         now = time.monotonic()
         training_seconds = (self.trained or now) - self.started
-        speed = self.num_tokens / max(training_seconds, 1e-9)
-        logs["tokens_per_second"] = round(speed, 1)
+        speed = self.epoch_size / max(training_seconds, 1e-9)
+        logs[f"{self.unit}_per_second"] = round(speed, 1)
         return {
             "epoch": epoch + 1,
             "updates": int(self.model.optimizer.iterations),

@@ -322,10 +322,11 @@ def evaluate(
     translator = _load(run, ensemble)
     own_test_set = source is None and target is None
     if hasattr(translator.config, "series"):
-        unused = {"source": source, "target": target, "beam_size": beam_size}
-        _refuse(**unused, length_penalty=length_penalty, tokenize=tokenize)
+        options: dict[str, Any] = {"source": source, "target": target}
+        options |= {"beam_size": beam_size, "length_penalty": length_penalty}
         paths = [path for path in (run / "results.json", json_file) if path is not None]
-        typer.echo("\n".join(evaluate_series(translator, paths)))
+        lines = evaluate_series(translator, paths, tokenize=tokenize, **options)
+        typer.echo("\n".join(lines))
         return
     if own_test_set:
         if translator.config.data.test is None:
@@ -366,6 +367,8 @@ def forecast(
     ] = None,
 ) -> None:
     """Continue a series: the rows after the last one of a CSV file, as CSV."""
+    if not input_file.is_file():
+        raise FileNotFoundError(f"`--input` must be a file. Received: {input_file}.")
     from keras_seq2seq.actions import forecast_lines
 
     forecaster = _load(run, series=True)
@@ -483,14 +486,6 @@ def _load(
         kinds = ("with [series]", "of text")[:: 1 if series else -1]
         raise ValueError(f"`RUN` must be one {kinds[0]}. Received: {run}, {kinds[1]}.")
     return loaded
-
-
-def _refuse(**options: Any) -> None:
-    """Refuse options that a forecasting run has no use for."""
-    given = [f"--{name}" for name, value in options.items() if value is not None]
-    if given:
-        names = ", ".join(given).replace("_", "-")
-        raise ValueError(f"A run with [series] takes no {names}.")
 
 
 def _json(value: dict[str, Any]) -> str:

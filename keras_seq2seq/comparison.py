@@ -128,14 +128,14 @@ def _load_recipes(
         rows.append(row)
         try:
             config = load_config(path, overrides)
+            if not isinstance(config, RunConfig):
+                raise ValueError(
+                    f"Systems that are compared must be of text. Received: {path}, "
+                    "with [series]; `evaluate` compares a forecast with others."
+                )
         except ValueError as error:
             row.status, row.reason = "failed", str(error)
             continue
-        if not isinstance(config, RunConfig):
-            raise ValueError(
-                f"Recipes must be of text to be compared. Received: {path} with a "
-                "table [series]. Leave it out, and see what `evaluate` says of it."
-            )
         row.model = config.model["name"]
         systems.append(_System(row, config, folder / path.stem))
     if not systems:

@@ -6,7 +6,6 @@ from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -23,18 +22,14 @@ from keras_seq2seq.config_mistakes import (
     describe,
     suggestion,
 )
+from keras_seq2seq.series_config import SeriesRunConfig
+from keras_seq2seq.tables import Table
 from keras_seq2seq.toml_files import apply_override, read_toml, write_toml
 
 ModelType = Literal["unigram", "bpe", "char", "word"]
 
 
-class _Table(BaseModel):
-    """A table of the file: unknown keys are mistakes, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class DataFiles(_Table):
+class DataFiles(Table):
     """Files of one part of the data: two parallel texts, or one file of pairs.
 
     Attributes:
@@ -67,7 +62,7 @@ class DataFiles(_Table):
         return self
 
 
-class DataConfig(_Table):
+class DataConfig(Table):
     """`[data]`: the files of each part and which pairs of them are used.
 
     Paths are relative to the current directory.
@@ -98,7 +93,7 @@ class DataConfig(_Table):
         return value
 
 
-class TokenizerConfig(_Table):
+class TokenizerConfig(Table):
     """`[tokenizer]`: arguments of `TokenizerPair.train`.
 
     Attributes:
@@ -145,7 +140,7 @@ class TokenizerConfig(_Table):
         return self
 
 
-class ScheduledSamplingConfig(_Table):
+class ScheduledSamplingConfig(Table):
     """`[training.scheduled_sampling]`: the model's own predictions as inputs.
 
     Attributes:
@@ -187,7 +182,7 @@ class ScheduledSamplingConfig(_Table):
         return self.model_dump(exclude={"decay", "k", "c", "minimum"})
 
 
-class TrainingConfig(_Table):
+class TrainingConfig(Table):
     """`[training]`: batches, optimizer, schedule, validation and what is kept.
 
     Attributes:
@@ -283,7 +278,7 @@ class TrainingConfig(_Table):
         return self
 
 
-class DecodingConfig(_Table):
+class DecodingConfig(Table):
     """`[decoding]`: how the trained model writes, unless asked otherwise.
 
     The limit of a target is `max_length`, or less:
@@ -316,7 +311,7 @@ class DecodingConfig(_Table):
         return max(1, min(self.max_length, int(tied)))
 
 
-class EvaluationConfig(_Table):
+class EvaluationConfig(Table):
     """`[evaluation]`: how outputs are compared with references.
 
     Attributes:
@@ -339,7 +334,7 @@ class EvaluationConfig(_Table):
     )
 
 
-class RunConfig(_Table):
+class RunConfig(Table):
     """A whole run: what is read, what is built, how it is trained and used.
 
     Attributes:
@@ -422,8 +417,6 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Any:
     values = read_toml(path)
     for override in overrides:
         apply_override(values, override)
-    from keras_seq2seq.series_config import SeriesRunConfig
-
     schema: type[BaseModel] = SeriesRunConfig if "series" in values else RunConfig
     try:
         return schema.model_validate(values)

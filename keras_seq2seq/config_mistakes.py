@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 # Parts of a pydantic location that name a choice of a union, not a key.
@@ -35,7 +35,7 @@ def suggestion(word: str, valid: Iterable[str]) -> str:
 def check_arguments(
     table: str, function: Callable[..., Any], arguments: dict, *, given: tuple[str, ...]
 ) -> None:
-    """Refuses arguments that a function does not take or lacks.
+    """Refuses arguments that a function does not take, or of another type, or lacks.
 
     Args:
         table: The table that they are in, in brackets.
@@ -48,22 +48,38 @@ def check_arguments(
     """
     parameters = {
         name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
+        for name, parameter in inspect.signature(
+            function, eval_str=True
+        ).parameters.items()
         if parameter.kind
         not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         and name not in given
     }
     mistakes = []
-    for name in arguments:
+    for name, value in arguments.items():
         if name in given:
             mistakes.append(f'"{name}" in {table} is set by the tokenizers; remove it.')
         elif name not in parameters:
             mistakes.append(_unknown_key(name, table, parameters))
+        elif parameters[name].annotation is not inspect.Parameter.empty:
+            mistakes += _mistaken_type(table, name, parameters[name].annotation, value)
     for name, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in arguments:
             mistakes.append(f'{table} needs a value for "{name}".')
     if mistakes:
         raise complete_error("\n".join(mistakes))
+
+
+def _mistaken_type(table: str, name: str, wanted: Any, value: Any) -> list[str]:
+    try:
+        TypeAdapter(wanted).validate_python(value, strict=True)
+    except ValidationError as error:
+        expected = list(dict.fromkeys(item["msg"] for item in error.errors()))
+        text = ", or ".join(
+            message.removeprefix("Input should ") for message in expected
+        )
+        return [f'"{name}" in {table} should {text}. Received: {value!r}.']
+    return []
 
 
 def _unknown_key(name: str, table: str, valid: Iterable[str]) -> str:
@@ -93,6 +109,11 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
         if mistake["type"] == "extra_forbidden":
             fields = _fields(root, where[:-1])
             lines.append(_unknown_key(where[-1], table, fields))
+        elif mistake["type"] == "missing" and isinstance(mistake["loc"][-1], int):
+            lines.append(
+                f'"{where[-1]}" in {table} must have more values. Received: '
+                f"{mistake['input']!r}."
+            )
         elif mistake["type"] == "missing":
             lines.append(f'{table} needs a value for "{where[-1]}".')
         elif mistake["type"] == "complete":

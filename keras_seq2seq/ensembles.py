@@ -32,8 +32,8 @@ def load_ensemble(
     for folder, member in zip(run_folders, members, strict=True):
         if not isinstance(member, Translator):
             raise ValueError(
-                f"The runs of an ensemble must be of text. Received: {folder}, a run "
-                "with [series]."
+                "The runs of an ensemble must be of text. Received: "
+                f"{folder}, with [series]."
             )
     first = members[0].tokenizers
     for folder, member in zip(run_folders, members, strict=True):

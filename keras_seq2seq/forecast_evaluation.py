@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_seq2seq.forecaster import Forecaster, forecast_windows
-from keras_seq2seq.series import Scaling, read_series
+from keras_seq2seq.series import Scaling, Series, read_series, split_rows
 from keras_seq2seq.series_windows import SeriesWindows
 
 # Penalties that the ridge row chooses from.
@@ -73,7 +73,11 @@ def ridge_on_lags(
     """
     learnt, chosen = train.origins, None if valid is None else valid.origins
     if chosen is None:
-        learnt, chosen = np.split(train.origins, [max(1, len(train.origins) * 4 // 5)])
+        learnt, chosen = np.split(train.origins, [len(train.origins) * 4 // 5])
+        # No row that is forecast to choose was one to learn from.
+        learnt = learnt[learnt + train.shape.target_length <= chosen[0]]
+        if not len(learnt):
+            learnt = chosen
     forecasts = []
     for column in range(train.shape.num_targets):
         choice = _Ridge(train, column, learnt)
@@ -123,10 +127,12 @@ def evaluate_forecaster(forecaster: Forecaster, part: str = "test") -> dict[str,
         `part`, `windows`, and under `rows` the `forecast_errors` of each forecast.
 
     Raises:
-        ValueError: If the part has no window.
+        ValueError: If the part has no window, or the training part of the file is not
+            the one that the run learned from.
     """
     settings = forecaster.config.series
     series = read_series(settings.path, settings.columns, time=settings.time)
+    _check_training_part(forecaster, series)
     windows = forecaster.windows(series, part)
     valid = forecaster.windows(series, "valid") if settings.splits[1] else None
     forecasts, following = forecast_windows(forecaster.model, windows)
@@ -144,6 +150,24 @@ def evaluate_forecaster(forecaster: Forecaster, part: str = "test") -> dict[str,
             for name, row in rows.items()
         },
     }
+
+
+def _check_training_part(forecaster: Forecaster, series: Series) -> None:
+    """Finds a file whose parts moved, so that rows learned from would be tested."""
+    settings, learned = forecaster.config.series, forecaster.scaling
+    end = split_rows(len(series.values), settings.splits)[0][1]
+    same = end > 0
+    if same:
+        found = Scaling.fit(settings.columns, series.values[:end])
+        moved = np.abs(found.mean - learned.mean) + np.abs(found.std - learned.std)
+        same = bool(np.all(moved <= 1e-6 * learned.std))
+    if not same:
+        raise ValueError(
+            f"The first {end:,} rows of {settings.path} must be those that the run was "
+            "trained on. Received: columns with other means or deviations than in "
+            "scaling.json. Restore the file, or train again; give splits in rows if "
+            "the file grows."
+        )
 
 
 def forecast_table(result: dict[str, Any]) -> list[str]:

@@ -18,6 +18,9 @@ from keras_seq2seq.series_windows import (
     calendar_features,
 )
 
+# The parts of a series, in the order of `splits`.
+PARTS = ("train", "valid", "test")
+
 
 def window_shape(config: SeriesConfig) -> WindowShape:
     """How the rows of a run's series become vectors.
@@ -101,7 +104,7 @@ class Forecaster:
     ) -> None:
         self.model, self.scaling, self.config = model, scaling, config
         self.shape = window_shape(config.series)
-        sizes = {name: getattr(model, name) for name in self.shape.model_sizes}
+        sizes = {name: getattr(model, name, None) for name in self.shape.model_sizes}
         if sizes != self.shape.model_sizes or scaling.columns != config.series.columns:
             raise ValueError(
                 "Model, scaling and [series] must come from the same run folder. "
@@ -158,13 +161,17 @@ class Forecaster:
         rows = shape.target_length if horizon is None else horizon
         if rows < 1:
             raise ValueError(f"`horizon` must be at least 1. Received: {horizon}.")
+        self._check_columns(series)
         if len(series.values) < shape.source_length:
             raise ValueError(
                 f"The series must have at least source_length={shape.source_length} "
                 f"rows. Received: {len(series.values)}."
             )
         if stop_fn is not None and shape.separate:
-            raise ValueError("`stop_fn` needs a run without separate = true.")
+            raise ValueError(
+                "`stop_fn` must be None for a run with separate = true, whose columns "
+                f"are forecast one by one. Received: {stop_fn!r}."
+            )
         length = -(-rows // shape.rows_per_step)
         times, texts = series.following_times(length * shape.rows_per_step)
         last = slice(len(series.values) - shape.source_length, None)
@@ -185,6 +192,15 @@ class Forecaster:
         found = self._in_file_units(outputs, level)[0]
         count = min(rows, kept)
         return texts[:count], found[:count]
+
+    def _check_columns(self, series: Series) -> None:
+        expected = self.config.series.columns
+        if series.columns != expected:
+            raise ValueError(
+                f"`series` must have the run's columns, {', '.join(expected)}, in this "
+                f"order. Received: {', '.join(series.columns)}. Read it with "
+                "`read_series` and these columns, or use `forecast_file`."
+            )
 
     def _in_file_units(self, outputs: Any, level: np.ndarray) -> np.ndarray:
         """Rows, `(B, rows, targets)`, of what the model wrote."""
@@ -207,12 +223,28 @@ class Forecaster:
         Args:
             series: The run's series.
             part: `"train"`, `"valid"` or `"test"`.
+
+        Raises:
+            ValueError: If the columns are others, or there is no such part or no
+                window in it.
         """
         settings = self.config.series
+        self._check_columns(series)
+        if part not in PARTS:
+            raise ValueError(
+                f"`part` must be one of {', '.join(map(repr, PARTS))}. Received: "
+                f"{part!r}."
+            )
+        if not settings.splits[PARTS.index(part)]:
+            raise ValueError(
+                f"The run has no rows in the {part} part. Received: splits="
+                f"{list(settings.splits)} in [series]. Choose another part, or train "
+                "a run with rows in it."
+            )
         parts = split_rows(len(series.values), settings.splits)
         return SeriesWindows(
             self.scaling.apply(series.values),
             features_of(settings, series.times),
             self.shape,
-            parts[("train", "valid", "test").index(part)],
+            parts[PARTS.index(part)],
         )

@@ -6,7 +6,6 @@ from its last finished epoch and ends with the weights of an uninterrupted one.
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ import keras
 import numpy as np
 
 from keras_seq2seq.callbacks import RunSaver, Selection, seed_variables
-from keras_seq2seq.config import config_to_toml
+from keras_seq2seq.config import config_to_toml, load_config
 from keras_seq2seq.forecaster import features_of, forecast_windows, window_shape
 from keras_seq2seq.models import REGRESSION_MODELS
 from keras_seq2seq.optimizers import learning_rate, make_optimizer
-from keras_seq2seq.progress import Progress, duration
+from keras_seq2seq.progress import Progress, duration, print_line, print_nothing
 from keras_seq2seq.runs import (
     RunState,
     claim_run,
@@ -61,13 +60,11 @@ def train_forecaster(
     train, valid, scaling = _windows(config)
     if dry_run:
         return "\n".join(_report(config, train, valid, scaling)) + "\n"
-    say = _say if progress else _say_nothing
-    if claim_run(folder, config, overwrite=overwrite):
-        write_text(folder / "run.toml", config_to_toml(config))
-    else:
+    say = print_line if progress else print_nothing
+    is_there = claim_run(folder, config, overwrite=overwrite)
+    if not is_there:
 
         def make(staging: Path) -> None:
-            _model(config, train)
             for line in _report(config, train, valid, scaling):
                 say(line)
             (staging / "checkpoints").mkdir()
@@ -75,32 +72,28 @@ def train_forecaster(
             write_text(staging / "data_report.json", json.dumps(report) + "\n")
             text = json.dumps(scaling.as_dict(), indent=2) + "\n"
             write_text(staging / "scaling.json", text)
+            # From now on the numbers must stay those of the scaling.
+            RunState(data=train.fingerprint).write(staging)
 
         prepare_run(config, folder, make)
     state = read_state(folder)
-    if state.has_ended(config) and state.completed == state.epoch:
-        say(
-            f"The run in {folder} is finished after {state.epoch} epochs: nothing to "
-            "do. Raise training.epochs to continue it."
-        )
-        return folder
-    if state.data not in ("", train.fingerprint):
+    is_finished = state.is_finished(config)
+    if not is_finished and state.data not in ("", train.fingerprint):
         raise ValueError(
-            f"The series of {folder} has changed since the run began. Restore the "
-            "file, or train from the start with --overwrite (overwrite=True)."
+            f"The series of {folder} has changed since the run began. Received: "
+            f"{config.series.path} with other numbers. Restore the file, or train "
+            "from the start with --overwrite (overwrite=True)."
         )
+    if is_there and load_config(folder / "run.toml") != config:
+        # What may change for a run counts from now on.
+        write_text(folder / "run.toml", config_to_toml(config))
+    if is_finished:
+        say(state.finished_message(config, folder))
+        return folder
     state.data = train.fingerprint
     train.epoch = state.epoch
     _fit(config, folder, train, valid, state, say, progress=progress)
     return folder
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _say_nothing(text: str) -> None:
-    pass
 
 
 def _windows(
@@ -111,7 +104,10 @@ def _windows(
     series = read_series(settings.path, settings.columns, time=settings.time)
     parts = split_rows(len(series.values), settings.splits)
     if parts[0][1] < 1:
-        raise ValueError("The training part of `splits` must have rows.")
+        raise ValueError(
+            "`splits` in [series] must give the training part rows. Received: "
+            f"{list(settings.splits)}, of {len(series.values):,} rows."
+        )
     scaling = Scaling.fit(settings.columns, series.values[: parts[0][1]])
     rows = scaling.apply(series.values), features_of(settings, series.times)
     shape = window_shape(settings)
@@ -202,16 +198,19 @@ def _fit(
     validated = valid is not None
     bar = _ForecastProgress(
         epochs=training.epochs,
-        num_tokens=len(train.origins),
+        epoch_size=len(train.origins),
         monitor=training.monitor if validated else None,
         state=state,
     )
+    saver = RunSaver(
+        folder, state, num_averaged=0, epoch_size=len(train.origins), unit="windows"
+    )
     callbacks: list[keras.callbacks.Callback] = [_FiniteLoss()]
     if valid is not None:
-        callbacks.append(_ForecastValidation(valid))
+        callbacks.append(_ForecastValidation(valid, saver))
     callbacks += [
         Selection(state, training, folder / "model.keras", validated=validated),
-        RunSaver(folder, state, num_averaged=0, num_tokens=len(train.origins)),
+        saver,
     ]
     if progress:
         callbacks.append(bar)
@@ -247,12 +246,14 @@ class _FiniteLoss(keras.callbacks.Callback):
 class _ForecastValidation(keras.callbacks.Callback):
     """Adds the MSE and MAE of forecasts of the validation windows to the logs."""
 
-    def __init__(self, windows: SeriesWindows):
+    def __init__(self, windows: SeriesWindows, saver: RunSaver):
         super().__init__()
-        self.windows = windows
+        self.windows, self.saver = windows, saver
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
+            # What Keras says of a validation of its own: the updates are done.
+            self.saver.on_test_begin()
             found, followed = forecast_windows(self.model, self.windows)
             difference = found.astype("float64") - followed
             logs["val_loss"] = float(np.mean(difference**2))
@@ -263,12 +264,17 @@ class _ForecastProgress(Progress):
     """The bar and the lines of a forecasting run."""
 
     def note(self, logs: dict[str, float], done: float, elapsed: float) -> str:
-        return f"mse {logs['loss']:.4f}  {duration(elapsed / done - elapsed)} left"
+        return (
+            f"mse {logs['loss']:.4f}  "
+            f"{done * self.epoch_size / elapsed:,.0f} windows/s  "
+            f"{duration(elapsed / done - elapsed)} left"
+        )
 
     def line(self, epoch: int, logs: dict[str, float], seconds_left: float) -> str:
         names = {"loss": "mse", "val_loss": "val mse", "val_mae": "val mae"}
         parts = [f"epoch {epoch + 1}/{self.epochs}"]
         parts += [f"{names[key]} {logs[key]:.5f}" for key in names if key in logs]
+        parts.append(f"{logs.get('windows_per_second', 0):,.0f} windows/s")
         parts.append(f"{duration(seconds_left)} left")
         if self.monitor and self.state.best_epoch == epoch + 1:
             parts.append("best so far")

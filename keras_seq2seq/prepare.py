@@ -38,12 +38,17 @@ UPSTREAM = {
         "sigmorphon/2021-task1, commit 821bcdece5a47820872215969f275004b0abe80c"
     ),
     "scan": "brendenlake/SCAN, commit c4b756cbc010d75c912f16c42c8f15dc6b7e6c8f",
-    "taylor_electricity": (
-        "alkaline-ml/pmdarima, release 2.1.1, pmdarima.datasets.load_taylor(), written "
-        "as lines of half_hour (from 0) and MW"
-    ),
     "ett": "zhouhaoyi/ETDataset, commit 1d16c8f4f943005d613b5bc962e9eeb06058cf07",
 }
+# Upstream has the numbers as code, so this makes the file that is read here.
+TAYLOR_PROGRAM = """\
+from pmdarima.datasets import load_taylor
+
+with open("taylor.csv", "w", encoding="utf-8", newline="\\n") as file:
+    file.write("half_hour,MW\\n")
+    for number, demand in enumerate(load_taylor()):
+        file.write(f"{number},{demand:.0f}\\n")
+"""
 
 # Number of lines, SHA-256 sum and name of each prepared file.
 _MULTI30K = """
@@ -186,8 +191,7 @@ def prepare(
     if wrong and origin is None:
         raise ValueError(
             f"The set {name} needs the place of its files: pass --from (in Python, "
-            "`origin`) with a folder or an http(s) address. They come from the GitHub "
-            f"project {UPSTREAM[name]}: {', '.join(_origins(key, wrong[0]))} and so on."
+            f"`origin`) with a folder or an http(s) address. {_source(key, wrong)}"
         )
     if wrong:
         with tempfile.TemporaryDirectory() as downloads:
@@ -239,10 +243,24 @@ def _make_files(
         raise _missing(key, files[0], place)
 
 
+def _source(key: str, files: list[str]) -> str:
+    """Says where a user gets what `origin` must hold."""
+    if key == "taylor_electricity":
+        return (
+            "This program makes the file taylor.csv of the numbers in the "
+            "Python package pmdarima (pip install pmdarima==2.1.1):\n\n"
+            f"{TAYLOR_PROGRAM}"
+        )
+    names = ", ".join(_origins(key, files[0]))
+    project = UPSTREAM[key.removesuffix("_raw")]
+    more = " and so on" if len(files) > 1 else ""
+    return f"They come from the GitHub project {project}: {names}{more}."
+
+
 def _missing(key: str, file: str, place: "_Place") -> FileNotFoundError:
     return FileNotFoundError(
         f"`origin` must hold one of {', '.join(_origins(key, file))}. "
-        f"Received: {place.origin}."
+        f"Received: {place.origin}. {_source(key, [file])}"
     )
 
 
@@ -252,8 +270,10 @@ def _language(key: str, file: str) -> str:
 
 def _origins(key: str, file: str) -> tuple[str, ...]:
     """Where a prepared file's text may lie: side by side, or as in the project."""
-    if key in ("taylor_electricity", "ett"):
-        return (file,) if key != "ett" else (file, f"ETT-small/{file}")
+    if key == "taylor_electricity":
+        return (file,)
+    if key == "ett":
+        return file, f"ETT-small/{file}"
     if key == "scan":
         side = "test" if file == "test.tsv" else "train"
         return f"simple_{side}.tsv", f"simple_split/tasks_{side}_simple.txt"

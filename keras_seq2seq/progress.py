@@ -1,11 +1,21 @@
 """Shows on stderr how far a training is, how well it goes and how fast."""
 
+import sys
 import time
 from typing import Any
 
 import keras
 
 from keras_seq2seq.runs import RunState
+
+
+def print_line(text: str) -> None:
+    """Prints a line to stderr at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_nothing(text: str) -> None:
+    """Takes the place of `print_line` where nothing is to be shown."""
 
 
 class Progress(keras.callbacks.Callback):
@@ -17,7 +27,7 @@ class Progress(keras.callbacks.Callback):
 
     Args:
         epochs: Epochs of the run.
-        num_tokens: Target tokens of an epoch.
+        epoch_size: Target tokens of an epoch, or its windows.
         monitor: `training.monitor`, or None without validation.
         state: The run's state.
     """
@@ -25,13 +35,13 @@ class Progress(keras.callbacks.Callback):
     async_safe = True
 
     def __init__(
-        self, *, epochs: int, num_tokens: int, monitor: str | None, state: RunState
+        self, *, epochs: int, epoch_size: int, monitor: str | None, state: RunState
     ):
         from rich.console import Console
 
         super().__init__()
         self.epochs = epochs
-        self.num_tokens = num_tokens
+        self.epoch_size = epoch_size
         self.monitor = monitor
         self.state = state
         self.console = Console(stderr=True, highlight=False)
@@ -95,7 +105,7 @@ class Progress(keras.callbacks.Callback):
         """
         return (
             f"loss {logs['token_loss']:.3f}  ppl {logs['perplexity']:.2f}  "
-            f"{done * self.num_tokens / elapsed:,.0f} tokens/s  "
+            f"{done * self.epoch_size / elapsed:,.0f} tokens/s  "
             f"{duration(elapsed / done - elapsed)} left"
         )
 

@@ -122,6 +122,27 @@ class RunState:
             and self.averaging in (None, averaging)
         )
 
+    def finished_message(self, config: AnyConfig, folder: Path) -> str:
+        """What to say of a run that is finished, and how it could go on.
+
+        Args:
+            config: The run.
+            folder: The run folder.
+        """
+        if self.epoch < config.training.epochs:
+            advice = "Raise training.early_stopping_patience to continue it."
+        elif config.training.schedule == "cosine":
+            advice = (
+                'Its schedule = "cosine" has ended: for more epochs train from the '
+                "start in another folder."
+            )
+        else:
+            advice = "Raise training.epochs to continue it."
+        return (
+            f"The run in {folder} is finished after {self.epoch} epochs: nothing to "
+            f"do. {advice}"
+        )
+
 
 @dataclasses.dataclass
 class RunData:
@@ -227,6 +248,16 @@ def claim_run(folder: Path, config: AnyConfig, *, overwrite: bool) -> bool:
     if overwrite:
         return False
     before = load_config(folder / "run.toml")
+    kinds = [
+        "of a series" if isinstance(one, SeriesRunConfig) else "of text"
+        for one in (before, config)
+    ]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"{folder} holds a run {kinds[0]}, and this one is {kinds[1]}. Choose "
+            "another output folder, or replace that run with --overwrite "
+            "(overwrite=True)."
+        )
     differences = _differences(before, config)
     if differences:
         raise ValueError(

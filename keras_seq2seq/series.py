@@ -38,14 +38,42 @@ class Series:
 
         Args:
             count: How many.
+
+        Raises:
+            ValueError: If there is one date alone, which tells no step.
         """
         last = self.times[-1]
-        step = last - self.times[-2] if len(self.times) > 1 else 1
+        if len(self.times) > 1:
+            step = last - self.times[-2]
+        elif isinstance(last, datetime):
+            raise ValueError(
+                "A series with a column of dates must have at least 2 rows, which "
+                f"tell the step between them. Received: 1 row, {self.time_texts[-1]}."
+            )
+        else:
+            step = 1
         times = tuple(last + step * (index + 1) for index in range(count))
         if not isinstance(last, datetime):
             return times, [str(time) for time in times]
-        separator = "T" if "T" in self.time_texts[-1] else " "
-        return times, [time.isoformat(sep=separator) for time in times]
+        return times, _texts_like(self.time_texts[-1], last, times)
+
+
+def _texts_like(text: str, last: datetime, times: Sequence[datetime]) -> list[str]:
+    """Writes dates as `text` writes `last`, or whole where that would lose a part."""
+    separator = "T" if "T" in text else " "
+
+    def write(time: datetime, parts: str) -> str:
+        if parts == "date":
+            return time.date().isoformat()
+        written = time.isoformat(separator, parts)
+        return written.replace("+00:00", "Z") if text.endswith("Z") else written
+
+    for parts in ("date", "minutes", "seconds", "milliseconds"):
+        found = [write(time, parts) for time in times]
+        same = [datetime.fromisoformat(item) for item in found] == list(times)
+        if same and write(last, parts) == text:
+            return found
+    return [write(time, "auto") for time in times]
 
 
 def read_series(
@@ -99,11 +127,22 @@ def _cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Line numbers and cells of the lines that are not blank."""
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
-            yield number, next(csv.reader([line]))
+            try:
+                yield number, next(csv.reader([line]))
+            except csv.Error as error:
+                raise ValueError(
+                    f"Line {number} of {path} must be cells with commas between. "
+                    f"Received: a line that cannot be split: {error}."
+                ) from None
 
 
 def _place(path: str | Path, header: list[str], name: str) -> int:
     names = [cell.strip() for cell in header]
+    if names.count(name) > 1:
+        raise ValueError(
+            f'{path} must have one column "{name}". Received: {names.count(name)} of '
+            "that name. Rename them."
+        )
     if name in names:
         return names.index(name)
     close = difflib.get_close_matches(name, names, n=1)
@@ -180,8 +219,10 @@ class Scaling:
             columns: Names of the columns.
             values: `(rows, columns)`.
         """
-        std = values.std(axis=0)
-        return cls(tuple(columns), values.mean(axis=0), np.where(std > 0, std, 1.0))
+        # Rounding can leave a constant column a deviation slightly above 0.
+        varies = np.ptp(values, axis=0) > 0
+        std = np.where(varies, values.std(axis=0), 1.0)
+        return cls(tuple(columns), values.mean(axis=0), std)
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """Returns z-scores, float32, of values `(..., columns)`."""
@@ -213,7 +254,10 @@ class Scaling:
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
             mean, std = (np.asarray(values[key], "float64") for key in ("mean", "std"))
-            return cls(tuple(values["columns"]), mean, std)
+            columns = tuple(values["columns"])
+            if not mean.shape == std.shape == (len(columns),):
+                raise ValueError(f"{len(columns)} columns, other numbers of values")
+            return cls(columns, mean, std)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} must hold the scaling that a training wrote. It cannot be "
@@ -222,7 +266,9 @@ class Scaling:
 
 
 def split_rows(rows: int, splits: Sequence[float]) -> list[tuple[int, int]]:
-    """First and last-but-one row of the training, validation and test part.
+    """First row of the training, validation and test part, and the one after each.
+
+    Fractions end a part at the nearest row, so that no row is lost between two parts.
 
     Args:
         rows: Rows of the series.
@@ -231,11 +277,12 @@ def split_rows(rows: int, splits: Sequence[float]) -> list[tuple[int, int]]:
     Raises:
         ValueError: If the parts have more rows than the series.
     """
-    sizes = [round(size * rows) if max(splits) <= 1 else int(size) for size in splits]
-    if sum(sizes) > rows:
+    scale = rows if max(splits) <= 1 else 1
+    ends = [round(end * scale) for end in np.cumsum(splits).tolist()]
+    if ends[-1] > rows:
         raise ValueError(
-            f"`splits` must not have more rows than the series. Received: "
-            f"{', '.join(map(str, sizes))}, in sum {sum(sizes):,}, of {rows:,}."
+            "`splits` must not have more rows than the series. Received: "
+            f"{', '.join(str(int(size)) for size in splits)}, in sum {ends[-1]:,}, "
+            f"of {rows:,}."
         )
-    ends = np.cumsum(sizes).tolist()
-    return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -12,15 +12,15 @@ from pydantic import (
     model_validator,
 )
 
-from keras_seq2seq.config import _Table
 from keras_seq2seq.config_mistakes import (
     check_arguments,
     complete_error,
     suggestion,
 )
+from keras_seq2seq.tables import Table
 
 
-class SeriesConfig(_Table):
+class SeriesConfig(Table):
     """`[series]`: the file, its columns, its parts and the windows.
 
     Attributes:
@@ -38,7 +38,8 @@ class SeriesConfig(_Table):
         center: What is taken from each window of a column and added to its forecast:
             nothing, its last value or its mean.
         calendar: What of a date is an input, known ahead: `hour`, `weekday`, `year`.
-        periods: Periods in rows that are inputs, known ahead.
+        periods: Periods that are inputs, known ahead, in units of `time`, which are
+            rows where that is not given.
         harmonics: Sine waves for each of them.
         season: Rows of the season that the naive row of `evaluate` repeats.
     """
@@ -104,7 +105,7 @@ class SeriesConfig(_Table):
         return (*self.targets, *self.inputs)
 
 
-class SeriesTrainingConfig(_Table):
+class SeriesTrainingConfig(Table):
     """`[training]` of a forecasting run.
 
     Attributes:
@@ -141,16 +142,22 @@ class SeriesTrainingConfig(_Table):
     jit_compile: bool | Literal["auto"] = "auto"
 
     @model_validator(mode="after")
-    def _decay_has_its_optimizer(self) -> Self:
+    def _consistent(self) -> Self:
         if self.weight_decay is not None and self.optimizer != "adamw":
             raise ValueError(
                 'weight_decay needs optimizer = "adamw". Received: '
                 f"optimizer={self.optimizer!r}"
             )
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(
+                "min_learning_rate must not be above learning_rate. Received: "
+                f"min_learning_rate={self.min_learning_rate}, "
+                f"learning_rate={self.learning_rate}"
+            )
         return self
 
 
-class SeriesRunConfig(_Table):
+class SeriesRunConfig(Table):
     """A forecasting run: a file is one if it has a table `[series]`.
 
     Attributes:
@@ -186,13 +193,28 @@ class SeriesRunConfig(_Table):
         return value
 
     @model_validator(mode="after")
+    def _lags_fit_the_source(self) -> Self:
+        series = self.series
+        vectors = series.source_length // series.rows_per_step
+        for name in ("residual_lag", "linear_lags"):
+            lag = self.model.get(name, 0)
+            if isinstance(lag, int) and lag > vectors:
+                raise complete_error(
+                    f"{name} in [model] counts vectors and must not be above those "
+                    f"of a source, source_length / rows_per_step. Received: {name}="
+                    f"{lag}, source_length={series.source_length}, "
+                    f"rows_per_step={series.rows_per_step}."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _validation_has_rows(self) -> Self:
         training = self.training
         wanted = [
             name
             for name, is_set in (
                 ("early_stopping_patience", training.early_stopping_patience),
-                ("schedule", training.schedule == "plateau"),
+                ('schedule = "plateau"', training.schedule == "plateau"),
             )
             if is_set
         ]

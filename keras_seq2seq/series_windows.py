@@ -25,7 +25,7 @@ def calendar_features(
         times: `datetime`s or whole numbers.
         calendar: `"hour"` of the day, `"weekday"` and `"year"` (day of it, from 0 to
             1), for dates, each with its fraction.
-        periods: Periods in rows, for whole numbers.
+        periods: Periods in units of the times, for whole numbers.
         harmonics: Waves for each period, of 1, 1/2, 1/3 ... of it.
 
     Returns:
@@ -108,6 +108,11 @@ class WindowShape:
             raise ValueError(
                 "`separate` makes a series of each target and has no place for other "
                 f"inputs. Received: {self.num_inputs} of them."
+            )
+        if self.center not in ("none", "last", "mean"):
+            raise ValueError(
+                "`center` must be 'none', 'last' or 'mean'. Received: "
+                f"center={self.center!r}."
             )
 
     def level(self, past: np.ndarray) -> np.ndarray:
@@ -206,7 +211,7 @@ class SeriesWindows(keras.utils.PyDataset):
         values: z-scores of the whole series, targets first, `(rows, columns)`.
         features: Calendar features, `(rows, f)`.
         shape: How rows become vectors.
-        part: First and last-but-one row of the part.
+        part: First row of the part, and the row after its last one.
         batch_size: Windows of a batch.
         stride: Rows between the first targets of two windows.
         shuffle: Whether the order changes each epoch.
@@ -236,9 +241,10 @@ class SeriesWindows(keras.utils.PyDataset):
         self.origins = np.arange(first, part[1] - shape.target_length + 1, stride)
         if not len(self.origins):
             raise ValueError(
-                f"The rows {part[0]:,} to {part[1]:,} must hold a window of "
-                f"target_length={shape.target_length} after source_length="
-                f"{shape.source_length} rows. There are too few."
+                f"The part of the rows {part[0]:,} to {part[1]:,} must hold a window "
+                f"of target_length={shape.target_length} after source_length="
+                f"{shape.source_length} rows. Received: {part[1] - part[0]:,} rows. "
+                "Give it more of them in splits, or lower the lengths."
             )
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.epoch = epoch

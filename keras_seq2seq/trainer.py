@@ -7,7 +7,6 @@ the weights that it would have had without the interruption.
 
 import importlib.util
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +36,7 @@ from keras_seq2seq.losses import TokenCrossEntropy
 from keras_seq2seq.metrics import Perplexity, TokenAccuracy, TokenLoss
 from keras_seq2seq.models import MODELS
 from keras_seq2seq.optimizers import learning_rate, make_optimizer
-from keras_seq2seq.progress import Progress
+from keras_seq2seq.progress import Progress, print_line, print_nothing
 from keras_seq2seq.runs import (
     RunData,
     RunState,
@@ -91,7 +90,7 @@ def train(
         if dry_run:
             with tempfile.TemporaryDirectory() as temporary:
                 return _describe(config, Path(temporary))
-        say = _say if progress else _say_nothing
+        say = print_line if progress else print_nothing
         if claim_run(folder, config, overwrite=overwrite):
             # What may change for a run, its decoding say, counts from now on.
             if load_config(folder / "run.toml") != config:
@@ -109,22 +108,11 @@ def train(
             return folder
         state = read_state(folder)
         if state.is_finished(config):
-            say(
-                f"The run in {folder} is finished after {state.epoch} epochs: nothing "
-                "to do. Raise training.epochs to continue it."
-            )
+            say(state.finished_message(config, folder))
             return folder
         data = open_data(config, folder, state)
         _fit(config, folder, data, state, say, progress=progress)
     return folder
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _say_nothing(text: str) -> None:
-    pass
 
 
 @contextmanager
@@ -332,7 +320,7 @@ def _fit(
     text_validation = _text_validation(config, data)
     bar = Progress(
         epochs=training.epochs,
-        num_tokens=num_tokens,
+        epoch_size=num_tokens,
         monitor=training.monitor if valid is not None else None,
         state=state,
     )
@@ -349,7 +337,7 @@ def _fit(
             folder,
             state,
             num_averaged=training.average_checkpoints,
-            num_tokens=num_tokens,
+            epoch_size=num_tokens,
         )
     )
     if progress:

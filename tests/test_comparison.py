@@ -523,15 +523,24 @@ def test_limits_of_length_and_tokenizers_may_differ():
     assert [row.status for row in result.rows] == ["waiting"] * 2
 
 
+SERIES = """
+[series]
+path = "no.csv"
+targets = ["x"]
+source_length = 4
+target_length = 2
+[model]
+name = "RegressionSeq2Seq"
+"""
+
+
 def test_refusals_exit_2_with_one_message(tmp_path):
     Path("more").mkdir()
     shutil.copy("recurrent.toml", "more/recurrent.toml")
     write_recipe("untested", TRANSFORMER, {'test = { path = "test.tsv" }\n': ""})
     write_recipe("absent", RECURRENT, {"test.tsv": "absent.tsv"})
     write_recipe("broken", RECURRENT, {"units = 4": "unit = 4"})
-    series = '[series]\npath = "a.csv"\ntargets = ["a"]\nsource_length = 4\n'
-    series += 'target_length = 2\n[model]\nname = "RegressionSeq2Seq"\n'
-    Path("series.toml").write_text(series, encoding="utf-8")
+    Path("series.toml").write_text(SERIES, encoding="utf-8")
     write_recipe("unscored", RECURRENT, {'"chrf", "exact_match"': '"chrf", "ter"'})
     for recipes, part in (
         (["recurrent.toml", "more/recurrent.toml"], "must differ in name"),
@@ -539,7 +548,7 @@ def test_refusals_exit_2_with_one_message(tmp_path):
         (["absent.toml"], "absent.tsv"),
         (["no_such.toml"], "no_such.toml"),
         (["broken.toml"], 'Did you mean "units"'),
-        (["recurrent.toml", "series.toml"], "series.toml with a table [series]"),
+        (["series.toml"], "must be of text. Received: series.toml"),
         (["unscored.toml"], "'per'. Received: 'ter'"),
     ):
         output = tmp_path / "out"

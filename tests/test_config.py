@@ -120,6 +120,24 @@ def test_model_arguments_are_checked_against_the_constructor(recipe):
     assert "source_vocabulary_size" not in valid
 
 
+def test_model_arguments_must_be_of_their_type(recipe):
+    message = mistakes(recipe, "model.dim=eight", "model.num_heads=2.5")
+    assert "\"dim\" in [model] should be a valid integer. Received: 'eight'." in message
+    assert '"num_heads" in [model] should be a valid integer. Received: 2.5.' in message
+    message = mistakes(recipe, "model.tie_output=no", "data.cleaning.max_words=many")
+    assert (
+        "\"tie_output\" in [model] should be a valid boolean. Received: 'no'."
+        in message
+    )
+    assert '"max_words" in [data.cleaning] should be a valid integer.' in message
+    assert load_config(recipe, ["model.dropout=0"]).model["dropout"] == 0
+
+
+def test_mistakes_within_a_list_are_named_by_its_key(recipe):
+    message = mistakes(recipe, 'evaluation.metrics=["bleu", 3]')
+    assert '"metrics" in [evaluation]: input should be a valid string' in message
+
+
 def test_an_unknown_model_lists_the_models(recipe):
     message = mistakes(recipe, "model.name=TransformerSeq2seq")
     assert "RecurrentSeq2Seq, TransformerSeq2Seq" in message

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -11,14 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 import keras_seq2seq as ks
+from keras_seq2seq.callbacks import is_better
 from keras_seq2seq.cli import app
 from keras_seq2seq.config import config_to_toml, load_config
 from keras_seq2seq.forecast_evaluation import (
+    evaluate_forecaster,
     forecast_errors,
     repeat_last,
     ridge_on_lags,
 )
+from keras_seq2seq.forecaster import window_shape
 from keras_seq2seq.forecasting import train_forecaster
+from keras_seq2seq.runs import RunState
 from keras_seq2seq.series import Scaling, read_series
 from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.series_windows import SeriesWindows, WindowShape
@@ -128,6 +133,13 @@ def test_recipe_with_series_is_a_forecasting_run(folder):
         ("series.season=9", "season=9, source_length=8"),
         ("series.targets=['other']", "named twice"),
         ("training.weight_decay=0.1", 'optimizer = "adamw"'),
+        ("training.min_learning_rate=0.1", "min_learning_rate=0.1, learning_rate=0.01"),
+        ("series.splits=[59, 20]", r'"splits" in \[series\] must have more.*59, 20'),
+        ("series.splits=[-1, 20, 17]", r'"splits" in \[series\].*Received: -1'),
+        ("model.units=4.5", r'"units" in \[model\] should be a valid integer'),
+        # A source has four vectors of two rows.
+        ("model.residual_lag=5", "residual_lag=5, source_length=8, rows_per_step=2"),
+        ("model.linear_lags=8", "linear_lags=8, source_length=8, rows_per_step=2"),
     ],
 )
 def test_mistakes_of_a_recipe_are_named(folder, override, message):
@@ -140,6 +152,8 @@ def test_validation_settings_need_validation_rows(folder):
         config_of(
             folder, "series.splits=[59, 0, 16]", "training.early_stopping_patience=2"
         )
+    with pytest.raises(ValueError, match='schedule = "plateau" in'):
+        config_of(folder, "series.splits=[59, 0, 16]", "training.schedule=plateau")
 
 
 def test_run_folder_holds_what_a_forecast_needs(trained, tmp_path):
@@ -152,6 +166,8 @@ def test_run_folder_holds_what_a_forecast_needs(trained, tmp_path):
         for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert all(row["windows_per_second"] > 0 for row in rows)
+    assert not any("tokens_per_second" in row for row in rows)
     scaling = Scaling.load(run / "scaling.json")
     values = read_series(trained / "wave.csv", ["level", "slope", "other"]).values
     np.testing.assert_allclose(scaling.mean, values[:59].mean(axis=0))
@@ -192,6 +208,53 @@ def test_forecast_goes_on_after_the_last_row(trained):
         forecaster(short)
     with pytest.raises(ValueError, match="Received: 0"):
         forecaster(series, horizon=0)
+    names = ("slope", "level", "other")
+    swapped = read_series(folder / "wave.csv", names)
+    with pytest.raises(ValueError, match=r"level, slope, other.*Received: slope, lev"):
+        forecaster(swapped)
+    with pytest.raises(ValueError, match="in this order. Received: slope"):
+        forecaster.windows(swapped, "test")
+    with pytest.raises(ValueError, match=r"'train', 'valid', 'test'.*'dev'"):
+        forecaster.windows(series, "dev")
+
+
+def test_stopping_is_refused_where_columns_are_forecast_one_by_one(folder):
+    options = ("series.separate=true", "series.inputs=[]", "series.rows_per_step=1")
+    config = config_of(folder, *options)
+    columns = config.series.columns
+    model = ks.RegressionSeq2Seq(**window_shape(config.series).model_sizes, units=2)
+    scaling = Scaling(columns, np.zeros(2), np.ones(2))
+    forecaster = ks.Forecaster(model, scaling, config)
+    series = read_series(folder / "wave.csv", columns, time="date")
+    assert forecaster(series, horizon=3).shape == (3, 2)
+    with pytest.raises(
+        ValueError, match=r"`stop_fn` must be None.*Received: <function"
+    ):
+        forecaster(series, stop_fn=lambda rows: rows[:, -1, 0] > 0)
+
+
+def test_speed_of_training_leaves_out_the_validation(folder, monkeypatch):
+    """48 windows in 2 seconds are 24 a second, however long the forecasts take."""
+    from keras_seq2seq import callbacks, forecasting
+
+    clock, original = [0.0], forecasting.forecast_windows
+
+    class Updates(forecasting._FiniteLoss):
+        def on_epoch_end(self, epoch, logs=None):
+            clock[0] += 2.0
+
+    def forecast(*arguments):
+        clock[0] += 100.0
+        return original(*arguments)
+
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(forecasting, "_FiniteLoss", Updates)
+    monkeypatch.setattr(forecasting, "forecast_windows", forecast)
+    config = config_of(folder, "training.epochs=1")
+    run = train_forecaster(config, folder / "run", progress=False)
+    (line,) = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    row = json.loads(line)
+    assert (row["windows_per_second"], row["seconds"]) == (24, 102)
 
 
 class Killed(Exception):
@@ -222,6 +285,26 @@ def test_stopped_run_ends_with_the_weights_of_one_that_was_not(
             np.testing.assert_array_equal(old, new)
 
 
+def test_series_changed_before_the_first_epoch_does_not_go_with_the_old_scaling(
+    folder, monkeypatch
+):
+    from keras_seq2seq import forecasting
+
+    class Kill(forecasting._FiniteLoss):
+        def on_epoch_begin(self, epoch, logs=None):
+            raise Killed
+
+    config = config_of(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(forecasting, "_FiniteLoss", Kill)
+        with pytest.raises(Killed):
+            train_forecaster(config, folder / "run", progress=False)
+    text = (folder / "wave.csv").read_text(encoding="utf-8")
+    (folder / "wave.csv").write_text(text.replace("50.0", "51.0"), encoding="utf-8")
+    with pytest.raises(ValueError, match="has changed since the run began"):
+        train_forecaster(config, folder / "run", progress=False)
+
+
 def test_changed_series_or_settings_do_not_continue_a_run(folder, trained):
     shutil.copytree(trained / "run", folder / "run")
     path = f"series.path={(trained / 'wave.csv').as_posix()}"
@@ -232,9 +315,66 @@ def test_changed_series_or_settings_do_not_continue_a_run(folder, trained):
     run = folder / "run" / "run.toml"
     recipe = run.read_text(encoding="utf-8")
     run.write_text(recipe.replace(str(trained), str(folder)), encoding="utf-8")
+    before = run.read_bytes()
     longer = config_of(folder, "training.epochs=4")
-    with pytest.raises(ValueError, match="has changed since the run began"):
+    with pytest.raises(ValueError, match=r"has changed since the run began.*wave\.csv"):
         train_forecaster(longer, folder / "run", progress=False)
+    assert run.read_bytes() == before
+    with pytest.raises(ValueError, match=r"first 59 rows of .*wave\.csv must be those"):
+        evaluate_forecaster(ks.load(folder / "run"))
+
+
+def test_evaluation_needs_the_part_and_the_rows_that_were_learned_from(folder, trained):
+    shutil.copytree(trained / "run", folder / "run")
+    run = folder / "run" / "run.toml"
+    recipe = run.read_text(encoding="utf-8").replace(str(trained), str(folder))
+    run.write_text(recipe, encoding="utf-8")
+    with (folder / "wave.csv").open("a", encoding="utf-8") as file:
+        file.write("2024-01-05 00:00:00,0,50.0,20.0\n")
+    assert evaluate_forecaster(ks.load(folder / "run"))["windows"] == 14
+    # Fractions of a file that grew: the training part has other rows.
+    old = "splits = [59.0, 20.0, 17.0]"
+    assert old in recipe
+    run.write_text(recipe.replace(old, "splits = [0.7, 0.1, 0.2]"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"first 68 rows .*scaling\.json"):
+        evaluate_forecaster(ks.load(folder / "run"))
+    run.write_text(recipe.replace(old, "splits = [59, 20, 0]"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"no rows in the test part.*59\.0, 20\.0, 0"):
+        evaluate_forecaster(ks.load(folder / "run"))
+
+
+def test_run_of_the_other_kind_is_not_continued(folder, trained, tiny_run):
+    with pytest.raises(ValueError, match="holds a run of text, and this one is of a s"):
+        train_forecaster(config_of(folder), tiny_run)
+    from keras_seq2seq.trainer import train
+
+    with pytest.raises(ValueError, match="holds a run of a series, and this one is of"):
+        train(load_config(tiny_run / "run.toml"), trained / "run")
+
+
+def test_finished_run_says_how_it_could_go_on(folder, trained, capsys):
+    """As far as it can: not under a cosine, not by epochs if it stopped early."""
+    train_forecaster(config_of(trained), trained / "run")
+    assert "Raise training.epochs to continue" in capsys.readouterr().err
+    state, text = RunState(epoch=3, completed=3), "another folder"
+    config = config_of(folder, "training.schedule=cosine")
+    assert state.is_finished(config)
+    assert text in state.finished_message(config, folder)
+    options = ("training.epochs=9", "training.early_stopping_patience=2")
+    config, state = (
+        config_of(folder, *options),
+        RunState(epoch=3, completed=3, waited=2),
+    )
+    assert state.is_finished(config)
+    text = "Raise training.early_stopping_patience"
+    assert text in state.finished_message(config, folder)
+
+
+def test_forecasts_that_are_no_numbers_are_never_the_best():
+    assert is_better("loss", np.nan, None)  # a run has a model from its first epoch
+    assert is_better("loss", 2.0, np.nan)
+    assert not is_better("loss", np.nan, np.nan)
+    assert not is_better("loss", np.nan, 2.0)
 
 
 def test_cosine_falls_to_zero_and_ends_with_its_last_epoch(folder):
@@ -284,6 +424,13 @@ def test_naive_rows_by_hand():
     np.testing.assert_array_equal(
         repeat_last(windows, 2)[:, 2], windows.values[windows.origins - 2]
     )
+
+
+def test_ridge_of_one_training_window_forecasts_what_followed_it():
+    train, windows = wave_windows((0, 12)), wave_windows((80, 96))
+    assert len(train.origins) == 1
+    found = ridge_on_lags(train, None, windows)
+    np.testing.assert_allclose(found[5, :, 0], train.values[8:12, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("part", [(60, 80), None])
@@ -379,6 +526,9 @@ def test_mistakes_of_the_command_line_are_one_message(folder, trained):
     setting = "series.splits=[59, 3, 17]"
     message = one_message(cli("train", recipe, "--output", run, "--set", setting))
     assert "59 to 62" in message
+    setting = "series.splits=[0, 20, 17]"
+    message = one_message(cli("train", recipe, "--output", run, "--set", setting))
+    assert "0.0, 20.0, 17.0" in message and "of 96 rows" in message
     setting = "series.time=level"
     message = one_message(cli("train", recipe, "--output", run, "--set", setting))
     assert "Line 2" in message
@@ -386,10 +536,11 @@ def test_mistakes_of_the_command_line_are_one_message(folder, trained):
     shutil.copytree(trained / "run", run)
     message = one_message(cli("forecast", run, "--input", broken))
     assert "Line 6" in message
-    message = one_message(cli("evaluate", run, "--beam-size", 2))
-    assert "--beam-size" in message
-    message = one_message(cli("evaluate", run, "--length-penalty", 0.0))
-    assert "takes no --length-penalty." in message
+    message = one_message(cli("forecast", run, "--input", folder / "no.csv"))
+    assert "`--input` must be a file" in message and "no.csv" in message
+    for option, value in (("beam-size", 2), ("length-penalty", 0), ("source", "x")):
+        message = one_message(cli("evaluate", run, f"--{option}", value))
+        assert f"`--{option}` is for runs of text. Received: {value}" in message
     shutil.copyfile(folder / "wave.csv", run / "scaling.json")
     message = one_message(cli("forecast", run, "--input", folder / "wave.csv"))
     assert "scaling.json must hold the scaling" in message
@@ -401,14 +552,25 @@ def test_text_run_does_not_forecast(folder, tiny_run):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("translate",), ("inspect", "alignments"), ("export",)]
+    "command",
+    [
+        "translate SERIES",
+        "translate TEXT --ensemble SERIES",
+        "score SERIES --source RECIPE --target RECIPE",
+        "evaluate SERIES --ensemble SERIES",
+        "inspect alignments SERIES text",
+        "export SERIES",
+        "verify nowhere --run SERIES",
+        "compare RECIPE",
+    ],
 )
-def test_series_run_writes_no_text(trained, quiet, arguments):
-    if arguments == ("export",) and keras.backend.backend() != "tensorflow":
+def test_series_run_writes_no_text(trained, tiny_run, quiet, command):
+    verb = command.split()[0]
+    if verb in ("export", "verify") and keras.backend.backend() != "tensorflow":
         pytest.skip("SavedModels are written on TensorFlow")
     run = trained / "run"
-    text = ("text",) if arguments[0] == "inspect" else ()
-    message = one_message(cli(*arguments, run, *text))
+    names = {"SERIES": run, "TEXT": tiny_run, "RECIPE": trained / "recipe.toml"}
+    message = one_message(cli(*(names.get(word, word) for word in command.split())))
     assert "of text. Received:" in message and "[series]" in message
     assert not (run / "exports").exists()
 

@@ -1,7 +1,10 @@
 import gzip
 import hashlib
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -303,6 +306,27 @@ def test_a_failing_server_is_named_with_its_answer(tiny, serve, tmp_path):
 def test_without_an_origin_the_message_says_where_the_data_is(name, project, tmp_path):
     with pytest.raises(ValueError, match=rf"pass --from .*{project}"):
         prepare(name, output=tmp_path)
+
+
+def test_a_set_of_one_file_names_it_alone(tmp_path):
+    with pytest.raises(ValueError, match=r"ETDataset.*: ETTh1\.csv, ETT-small/ETTh1"):
+        prepare("ett", output=tmp_path)
+
+
+def test_the_program_for_the_half_hourly_demand_makes_the_file(monkeypatch, tmp_path):
+    """The message and the page on data have it; here pmdarima has two numbers."""
+    datasets = ModuleType("pmdarima.datasets")
+    datasets.load_taylor = lambda: [10.0, 12.0]
+    monkeypatch.setitem(sys.modules, "pmdarima", ModuleType("pmdarima"))
+    monkeypatch.setitem(sys.modules, "pmdarima.datasets", datasets)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="pmdarima==2.1.1") as error:
+        prepare("taylor_electricity", output=tmp_path / "out")
+    program = str(error.value).partition(":\n\n")[2]
+    page = Path(__file__).parents[1] / "docs" / "data.md"
+    assert f"```python\n{program}```" in page.read_text(encoding="utf-8")
+    exec(program, {})  # noqa: S102
+    assert Path("taylor.csv").read_bytes() == b"half_hour,MW\n0,10\n1,12\n"
 
 
 @pytest.mark.parametrize(

@@ -45,16 +45,55 @@ def test_whole_numbers_go_on_at_their_step(write):
 
 
 @pytest.mark.parametrize(
+    ("dates", "expected"),
+    [
+        (("2024-02-28", "2024-02-29"), ["2024-03-01", "2024-03-02"]),
+        (
+            ("2024-01-01 23:00", "2024-01-01 23:30"),
+            ["2024-01-02 00:00", "2024-01-02 00:30"],
+        ),
+        (
+            ("2024-01-01T00:00Z", "2024-01-01T12:00Z"),
+            ["2024-01-02T00:00Z", "2024-01-02T12:00Z"],
+        ),
+        # Half a minute cannot be written as the last row is.
+        (
+            ("2024-01-01 00:00:30", "2024-01-01 00:01"),
+            ["2024-01-01 00:01:30", "2024-01-01 00:02:00"],
+        ),
+        (
+            ("2024-01-01 00:00:00.250", "2024-01-01 00:00:00.500"),
+            ["2024-01-01 00:00:00.750", "2024-01-01 00:00:01.000"],
+        ),
+    ],
+)
+def test_dates_are_written_as_the_last_row_writes_its_own(write, dates, expected):
+    text = "date,x\n" + "".join(f"{date},1\n" for date in dates)
+    series = read_series(write(text), ["x"], time="date")
+    assert series.following_times(2)[1] == expected
+
+
+def test_one_row_has_a_step_unless_it_is_a_date(write):
+    series = read_series(write("t,x\n7,1\n"), ["x"], time="t")
+    assert series.following_times(2) == ((8, 9), ["8", "9"])
+    series = read_series(write("t,x\n2024-01-01,1\n"), ["x"], time="t")
+    with pytest.raises(ValueError, match=r"at least 2 rows.*1 row, 2024-01-01"):
+        series.following_times(1)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "line of names. It is empty"),
         ("t,x\n", "It has none"),
         ("t,y\n1,2\n", 'no column "x".*columns: t, y'),
         ("t,xx\n1,2\n", 'Did you mean "xx"'),
+        ("t,x,x\n1,2,3\n", 'one column "x". Received: 2 of'),
         ("t,x\n1,2\n2,two\n", "Line 3 .* column \"x\".*Received: 'two'"),
         ("t,x\n1,2\n\n2,\n", "Line 4 .*Received: ''"),
         ("t,x\n1,nan\n", "Line 2 .*Received: 'nan'"),
         ("t,x\n1,inf\n", "Line 2 .*Received: 'inf'"),
+        (f"t,x\n1,{'2' * 200_000}\n", "Line 2 .*cannot be split: field larger"),
         ("t,x\n1,2,3\n", "Line 2 .* 2 cells.*Received: 3"),
         ("t,x\nnoon,2\n", "Line 2 .*time. Received: 'noon'"),
         ("t,x\n1,2\n2,2\n4,2\n", "line 4 .*Received: 2, then 4"),
@@ -88,9 +127,29 @@ def test_scaling_is_undone_and_kept(tmp_path):
     again = Scaling.load(path)
     assert again.columns == ("a", "b")
     np.testing.assert_array_equal(again.std, scaling.std)
-    path.write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"scaling\.json must hold the scaling"):
-        Scaling.load(path)
+    short = '{"columns": ["a", "b"], "mean": [1, 2], "std": [1]}'
+    for text in ("{}", short):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"scaling\.json must hold the scaling"):
+            Scaling.load(path)
+
+
+def test_constant_column_whose_mean_is_rounded_has_deviation_one():
+    values = np.full((1000, 1), 0.1)
+    assert values.std() > 0  # by rounding alone
+    scaling = Scaling.fit(["a"], values)
+    assert scaling.std.tolist() == [1]
+    np.testing.assert_allclose(scaling.apply(np.array([[0.2]])), [[0.1]], atol=1e-6)
+
+
+def test_fractions_lose_no_row_and_have_none_too_many():
+    """0.7 x 8 = 5.6, 0.8 x 8 = 6.4: the parts end at rows 6, 6 and 8."""
+    assert split_rows(8, (0.7, 0.1, 0.2)) == [(0, 6), (6, 6), (6, 8)]
+    for rows in range(1, 200):
+        for splits in ((0.7, 0.1, 0.2), (0.5, 0.25, 0.25), (0.6, 0.2, 0.2)):
+            parts = split_rows(rows, splits)
+            assert parts[0][0] == 0 and parts[2][1] == rows
+            assert parts[0][1] == parts[1][0] and parts[1][1] == parts[2][0]
 
 
 def test_parts_by_rows_and_by_fractions():
@@ -160,7 +219,8 @@ def test_every_window_of_a_part_by_hand():
 def test_first_windows_begin_where_the_past_is_whole():
     assert windows((0, 7)).origins.tolist() == [4, 5]
     assert windows(stride=2).origins.tolist() == [4, 6, 8]
-    with pytest.raises(ValueError, match=r"0 to 5 .*target_length=2.*source_length=4"):
+    message = r"0 to 5 .*target_length=2 .*source_length=4 .*Received: 5 rows.*splits"
+    with pytest.raises(ValueError, match=message):
         windows((0, 5))
 
 
@@ -232,3 +292,5 @@ def test_shapes_that_do_not_fit_are_named():
         windows(rows_per_step=3)
     with pytest.raises(ValueError, match=r"Received: 1 of them"):
         windows(separate=True)
+    with pytest.raises(ValueError, match=r"center='median'"):
+        windows(center="median")

@@ -563,7 +563,7 @@ def test_tensorboard_that_is_not_installed_is_said_at_once(
 def test_progress_in_a_terminal_shows_a_bar_that_ends(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    progress = Progress(epochs=2, num_tokens=100, monitor="bleu", state=RunState())
+    progress = Progress(epochs=2, epoch_size=100, monitor="bleu", state=RunState())
     progress.set_params({"steps": 5})
     with progress:
         for epoch in range(2):

@@ -84,8 +84,8 @@ def export_saved_model(
         The version folder.
 
     Raises:
-        ValueError: If the version exists, a number is out of range, or Keras does not
-            run on TensorFlow.
+        ValueError: If the version exists, a number is out of range, the run is not one
+            of text, or Keras does not run on TensorFlow.
         FileNotFoundError: If the run folder is missing or incomplete.
     """
     if keras.backend.backend() != "tensorflow":
@@ -96,16 +96,7 @@ def export_saved_model(
         )
     path = Path(path)
     version = _check_version(path, version, overwrite)
-    translator = (
-        run_or_translator
-        if isinstance(run_or_translator, Translator)
-        else load(run_or_translator)
-    )
-    if not isinstance(translator, Translator):
-        raise ValueError(
-            f"The run to export must be one of text. Received: {run_or_translator}, "
-            f"with [series], which is a {type(translator).__name__}."
-        )
+    translator = as_translator(run_or_translator)
     search = _GraphSearch(translator, num_beams, length_penalty, max_length)
 
     path.mkdir(parents=True, exist_ok=True)
@@ -118,6 +109,27 @@ def export_saved_model(
         return _publish(temporary, path / str(version))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def as_translator(run_or_translator: str | Path | Translator) -> Translator:
+    """Loads a run, if it is not loaded yet.
+
+    Args:
+        run_or_translator: A run folder, or what `load` made of one.
+
+    Raises:
+        FileNotFoundError: If the run folder is missing or incomplete.
+        ValueError: If the run is not one of text.
+    """
+    found: Any = run_or_translator
+    if isinstance(run_or_translator, str | Path):
+        found = load(run_or_translator)
+    if not isinstance(found, Translator):
+        raise ValueError(
+            "The run of an export must be one of text. Received: "
+            f"{run_or_translator}, with [series], which is a {type(found).__name__}."
+        )
+    return found
 
 
 class _GraphSearch:

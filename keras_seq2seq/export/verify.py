@@ -23,9 +23,9 @@ import numpy as np
 from keras_seq2seq.corpora import clean_line
 from keras_seq2seq.export import session_process
 from keras_seq2seq.export.operations import Graph
-from keras_seq2seq.export.saved_model import MANIFEST
+from keras_seq2seq.export.saved_model import MANIFEST, as_translator
 from keras_seq2seq.export.static_checks import Check, static_checks
-from keras_seq2seq.pipelines import Translator, load
+from keras_seq2seq.pipelines import Translator
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
 SENTENCES = (
@@ -98,9 +98,11 @@ def verify(
         A report; its `ok` says whether every check passed.
 
     Raises:
-        FileNotFoundError: If there is no SavedModel.
-        ValueError: If `saved_model.pb` is damaged.
+        FileNotFoundError: If there is no SavedModel, or no such run.
+        ValueError: If `saved_model.pb` is damaged, or the run is not one of text.
     """
+    # Before the minutes that the rest can take.
+    translator = None if run is None else as_translator(run)
     folder = _version_folder(Path(path))
     graph = Graph(folder)
     checks = static_checks(folder, graph)
@@ -142,8 +144,7 @@ def verify(
                 answers,
             ),
         ]
-        if run is not None:
-            translator = run if isinstance(run, Translator) else load(run)
+        if translator is not None:
             checks.append(
                 _check_python(requests, answers, translator, _decoding(folder))
             )

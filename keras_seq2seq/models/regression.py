@@ -15,6 +15,9 @@ from keras_seq2seq.models.vectors import (
     RecurrentStack,
     at_positions,
     check_choices,
+    check_dropout,
+    check_future_dim,
+    check_future_length,
     check_sizes,
     dense,
     last_real,
@@ -164,9 +167,9 @@ class RegressionSeq2Seq(keras.Model):
     def _check(self):
         arguments = self._arguments
         check_choices(_CHOICES, arguments)
-        counts = ("source_dim", "target_dim", "num_encoder_layers")
-        check_sizes(1, **{name: arguments[name] for name in counts})
-        check_sizes(1, num_decoder_layers=arguments["num_decoder_layers"])
+        sizes = ("source_dim", "target_dim", "num_encoder_layers", "num_decoder_layers")
+        check_sizes(1, **{name: arguments[name] for name in sizes})
+        check_dropout(arguments["dropout"])
         lags = ("future_dim", "residual_lag", "linear_lags")
         check_sizes(0, **{name: arguments[name] for name in lags})
         reads_past = self.num_recent or arguments["first_input"] == "last"
@@ -296,12 +299,7 @@ class RegressionSeq2Seq(keras.Model):
         Raises:
             ValueError: If `future` is missing or has another width.
         """
-        width = None if future is None else future.shape[-1]
-        if (width or 0) != self.future_dim:
-            raise ValueError(
-                f"`future` must have the model's future_dim={self.future_dim} "
-                f"channels. Received: {width or 'none'}."
-            )
+        check_future_dim(future, self.future_dim)
         mask = real_mask(source, source_mask)
         x = ops.cast(source, self.compute_dtype)
         x, finals = self.encoder(x, mask, training=training)
@@ -422,11 +420,13 @@ class RegressionSeq2Seq(keras.Model):
         Returns:
             The outputs, float32, `(B, T, n)`.
         """
+        check_future_length(memory.get("future"), length)
         rows = ops.shape(memory["mask"])[0]
         state = self.initial_state(memory)
         carried = {"state": state, "values": memory["first"]}
         count = len(self.decoder_cells)
-        if training and self._arguments["dropout"]:
+        dropped = bool(training and self._arguments["dropout"])
+        if dropped:
             # Drawn before the loop: some backends trace its body only once.
             ones = ops.ones((rows, length, count * self.units), self.compute_dtype)
             drawn = self.vertical_dropout(ones, training=True)
@@ -438,9 +438,7 @@ class RegressionSeq2Seq(keras.Model):
         def step(inputs, states):
             drawn_now, fed_now = inputs
             now = keras.tree.pack_sequence_as(carried, states)
-            masks = ()
-            if drawn_now.shape[-1] != 1:
-                masks = ops.split(drawn_now, count, axis=-1)
+            masks = ops.split(drawn_now, count, axis=-1) if dropped else ()
             output, new_state, _ = self._advance(
                 now["values"], memory, now["state"], masks
             )
@@ -483,6 +481,8 @@ class RegressionSeq2Seq(keras.Model):
             The outputs, float32, `(B, T, n)`, and `output_mask`, bool, `(B, T)`,
             True up to the vector that ended a row, with it.
         """
+        check_sizes(1, length=length)
+        check_future_length(future, length)
         memory = self.encode(source, source_mask=source_mask, future=future)
         if stop_fn is None:
             outputs = self.decode(memory, length)

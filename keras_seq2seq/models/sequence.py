@@ -15,6 +15,7 @@ from keras import ops
 from keras_seq2seq.layers.recurrent import make_cell
 from keras_seq2seq.models.vectors import (
     RecurrentStack,
+    check_dropout,
     check_sizes,
     dense,
     feed_back,
@@ -40,6 +41,7 @@ class _Recurrent(keras.Model):
         super().__init__(**kwargs)
         check_sizes(1, input_dim=input_dim, output_dim=output_dim)
         check_sizes(1, num_layers=num_layers)
+        check_dropout(dropout)
         self._arguments: dict[str, Any] = {
             "input_dim": input_dim,
             "output_dim": output_dim,

@@ -26,6 +26,33 @@ def check_sizes(least, **sizes):
             )
 
 
+def check_dropout(dropout):
+    """Raises a `ValueError` unless `dropout` is a rate."""
+    if not 0 <= dropout < 1:
+        raise ValueError(
+            f"`dropout` must be at least 0 and below 1. Received: dropout={dropout}."
+        )
+
+
+def check_future_dim(future, future_dim):
+    """Raises a `ValueError` unless `future` has the model's channels, or is None."""
+    width = None if future is None else future.shape[-1]
+    if (width or 0) != future_dim:
+        raise ValueError(
+            f"`future` must have the model's future_dim={future_dim} channels. "
+            f"Received: {width or 'none'}."
+        )
+
+
+def check_future_length(future, length):
+    """Raises a `ValueError` if `future`, `(B, T, f)` or None, ends before `length`."""
+    if future is not None and future.shape[1] < length:
+        raise ValueError(
+            "`future` must have as many steps as the output. Received: future with "
+            f"{future.shape[1]} steps, an output of {length}."
+        )
+
+
 def check_choices(choices, arguments):
     """Raises a `ValueError` that names the first argument with an unknown value."""
     for name, known in choices.items():

@@ -250,6 +250,12 @@ def test_dropout_is_only_in_training_and_differs_between_steps():
     assert np.abs(outputs[:, 0] - outputs[:, 1]).max() > 1e-3
 
 
+def test_dropout_reaches_a_decoder_of_one_unit():
+    model = make(units=1, dropout=0.9)
+    calm = numbers(model(INPUTS, training=False))
+    assert np.abs(calm - numbers(model(INPUTS, training=True))).max() > 1e-3
+
+
 @pytest.mark.parametrize("feedback", ["own", "target"])
 def test_learns_to_add_one(feedback):
     """1, 2, 3 goes on with 4, 5, 6, in units of a tenth."""
@@ -283,6 +289,7 @@ def test_mixed_precision_keeps_outputs_and_past_in_float32():
         ({"residual_lag": -1}, "residual_lag=-1"),
         ({"num_decoder_layers": 0}, "num_decoder_layers=0"),
         ({"source_dim": 1}, "source_dim=1, target_dim=2"),
+        ({"dropout": 1.5}, r"below 1\. Received: dropout=1\.5"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):
@@ -296,3 +303,13 @@ def test_missing_future_is_named():
         make().encode(SOURCE)
     with pytest.raises(ValueError, match="future_dim=0 channels"):
         make(future_dim=0).encode(SOURCE, future=FUTURE)
+
+
+@pytest.mark.parametrize("stop_fn", [None, lambda outputs: outputs[:, -1, 0] > 9])
+def test_future_that_ends_before_the_forecast_is_named(stop_fn):
+    with pytest.raises(ValueError, match="future with 4 steps, an output of 5"):
+        make().forecast(SOURCE, 5, future=FUTURE, stop_fn=stop_fn)
+    with pytest.raises(ValueError, match="length=0"):
+        make().forecast(SOURCE, 0, future=FUTURE, stop_fn=stop_fn)
+    with pytest.raises(ValueError, match="future with 3 steps, an output of 4"):
+        make()({**INPUTS, "future": FUTURE[:, :3]})

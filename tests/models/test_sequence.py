@@ -264,3 +264,5 @@ def test_wrong_sizes_are_named():
         ManyToMany(2, 0)
     with pytest.raises(ValueError, match="length=0"):
         OneToMany(2, 2, length=0)
+    with pytest.raises(ValueError, match="dropout=-1"):
+        ManyToMany(2, 2, dropout=-1)
