@@ -11,7 +11,6 @@ from keras_seq2seq.layers import (
     Bridge,
     RecurrentDecoder,
     RecurrentLayer,
-    TokenEmbedding,
     padding_mask,
     scan_time,
 )
@@ -187,8 +186,6 @@ class RecurrentSeq2Seq(Seq2Seq):
                 raise ValueError(
                     f"`{name}` must be positive. Received: {name}={given[name]}."
                 )
-        if given["share_embeddings"]:
-            self._check_one_vocabulary()
 
     def _dense(self, units, name, input_dim, **kwargs):
         layer = keras.layers.Dense(units, name=name, dtype=self.dtype_policy, **kwargs)
@@ -196,33 +193,18 @@ class RecurrentSeq2Seq(Seq2Seq):
         return layer
 
     def _make_embeddings(self):
-        given, policy = self._arguments, self.dtype_policy
-        width = given["embedding_dim"]
+        given = self._arguments
         # Keras' own start (uniform within 0.05) leaves states, attention and tied
         # logits so small that Adam needs thousands of updates to find the source.
-        start = keras.initializers.RandomNormal(stddev=width**-0.5)
-        self.target_embedding = TokenEmbedding(
-            self.target_vocabulary_size,
-            width,
-            tie_weights=True,
-            embeddings_initializer=start.clone(),
-            name="target_embedding",
-            dtype=policy,
+        self._make_token_embeddings(
+            given["embedding_dim"],
+            shared=given["share_embeddings"],
+            stddev=given["embedding_dim"] ** -0.5,
+            # Model files name their layers by class: another would not be found.
+            source_layer=keras.layers.Embedding,
         )
-        self.target_embedding.build()
-        if given["share_embeddings"]:
-            self.source_embedding = self.target_embedding
-        else:
-            self.source_embedding = keras.layers.Embedding(
-                self.source_vocabulary_size,
-                width,
-                embeddings_initializer=start.clone(),
-                name="source_embedding",
-                dtype=policy,
-            )
-            self.source_embedding.build()
         self.vertical_dropout = keras.layers.Dropout(
-            given["dropout"], name="dropout", dtype=policy
+            given["dropout"], name="dropout", dtype=self.dtype_policy
         )
 
     def _make_encoder(self):
@@ -375,11 +357,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         if self.rank_projection is not None:
             output = self.rank_projection(output)
         output = self.vertical_dropout(output, training=training)
-        if self.output_projection is None:
-            logits = self.target_embedding(output, reverse=True)
-        else:
-            logits = self.output_projection(output)
-        return ops.cast(logits, "float32")
+        return self._vocabulary_logits(output)
 
     def decode(self, target_ids, memory, training=None):
         """Returns teacher-forced logits, `(B, T, V)`, for `target_ids` `(B, T)`."""
