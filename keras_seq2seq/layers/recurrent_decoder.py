@@ -381,8 +381,8 @@ class RecurrentDecoder(keras.layers.Layer):
             fed = self.feedback(state.get("context", context))
         if not self.gate_context:
             return projected + fed, None
-        gates, candidate = fed[:, : 2 * self.units], fed[:, 2 * self.units :]
-        gates = ops.pad(gates, ((0, 0), (0, self.units)))
+        update, reset, candidate = ops.split(fed, 3, axis=-1)
+        gates = ops.concatenate([update, reset, ops.zeros_like(candidate)], axis=-1)
         return projected + gates, candidate
 
     def _run_cells(self, projected, gated, states, masks):
