@@ -326,7 +326,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             memory["fed"] = self.decoder.feedback(memory["context"])
         if self.attention != "none":
             if order is not None:  # a reversal undoes itself
-                x = ops.take_along_axis(x, ops.expand_dims(order, -1), axis=1)
+                x = _reordered(x, order)
             memory["values"] = x
             memory["keys"] = self.decoder.score.project_memory(x)
             memory["attention_mask"] = self._attention_mask(mask)
@@ -369,19 +369,15 @@ class RecurrentSeq2Seq(Seq2Seq):
             embedded = ops.concatenate([first, embedded[:, 1:]], axis=1)
         projected = self.decoder.cells[0].project_inputs(embedded)  # (B, T, G)
         masks = self._dropout_masks(projected, training)
-        inputs = ops.concatenate([projected, *masks], axis=-1)
+        inputs = ops.concatenate([projected, *masks], axis=-1) if masks else projected
         state = self.initial_state(memory)
-        gates, units = projected.shape[-1], self.units
+        ends = list(range(projected.shape[-1], inputs.shape[-1], self.units))
 
         def step(inputs, states):
             current = keras.tree.pack_sequence_as(state, states)
-            masks_now = [
-                inputs[:, start : start + units]
-                for start in range(gates, inputs.shape[-1], units)
-            ]
-            output, new_state, _ = self.decoder.advance(
-                inputs[:, :gates], memory, current, masks_now
-            )
+            # Not slices: the gradient of each would be a tensor of zeros around it.
+            now, *masks = ops.split(inputs, ends, axis=-1) if ends else [inputs]
+            output, new_state, _ = self.decoder.advance(now, memory, current, masks)
             return output, keras.tree.flatten(new_state)
 
         outputs, _ = scan_time(step, inputs, keras.tree.flatten(state))
@@ -437,3 +433,12 @@ class RecurrentSeq2Seq(Seq2Seq):
 
     def get_config(self):
         return {**super().get_config(), **self._arguments}
+
+
+def _reordered(x, order):
+    """Takes the positions `order`, `(B, S)`, of `x`, `(B, S, D)`."""
+    batch, length, width = ops.shape(x)
+    # Whole rows: `take_along_axis` would gather, and its gradient add, each number.
+    rows = order + length * ops.expand_dims(ops.arange(batch), 1)
+    taken = ops.take(ops.reshape(x, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
+    return ops.reshape(taken, (batch, length, width))
