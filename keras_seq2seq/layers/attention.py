@@ -337,8 +337,8 @@ class Attention(keras.layers.Layer):
     `sum_i softmax_i(score(q, k_i)) v_i`; zeros where no position may be attended to.
 
     Args:
-        score: `"dot"`, `"scaled_dot"`, `"bilinear"` or `"additive"`.
-        units: Width of the hidden layer of `"additive"`.
+        score: One of `SCORES`.
+        units: Width of the hidden layer of the additive scores.
 
     Call arguments:
         query: `(..., T, Q)`.

@@ -121,6 +121,10 @@ class RecurrentDecoder(keras.layers.Layer):
 
     Raises:
         ValueError: If arguments contradict each other.
+
+    Reference:
+        Cho et al., 2014, appendix; Bahdanau et al., 2015, section A.2.2; Luong et
+        al., 2015, section 3.
     """
 
     def __init__(
