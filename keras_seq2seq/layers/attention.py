@@ -15,7 +15,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seq2seq.layers.masks import masked_softmax
+from keras_seq2seq.layers.masks import FLOOR, masked_softmax
 
 
 def attend(attention_scores, values, attention_mask=None, dropout=None, factor=None):
@@ -49,13 +49,37 @@ def score_vector(shape, dtype=None):
     return ops.squeeze(start, -1)
 
 
-def _inner_products(query, keys):
-    """Products of all queries and keys, `(..., T, S)`, in float32.
+def inner_products(query, keys):
+    """Multiplies all queries with all keys.
 
-    Near 1000 float16 has steps of a half, and one step changes a softmax.
+    In float32: near 1000 float16 has steps of a half, and one step changes a softmax.
+
+    Args:
+        query: `(..., T, D)`.
+        keys: `(..., S, D)`.
+
+    Returns:
+        Attention scores, float32, `(..., T, S)`.
     """
     query, keys = ops.cast(query, "float32"), ops.cast(keys, "float32")
     return ops.matmul(query, ops.swapaxes(keys, -1, -2))
+
+
+def multiply_rows(function, x):
+    """Applies a product with a matrix to the vectors of `x`.
+
+    As a product of two matrices: a tensordot over more axes costs many small
+    operations, and XLA cannot differentiate it inside the decoder's loop.
+
+    Args:
+        function: Of rows, `(R, D)`, such as a dense layer; gives `(R, Y)`.
+        x: `(..., D)`.
+
+    Returns:
+        `(..., Y)`.
+    """
+    rows = function(ops.reshape(x, (-1, x.shape[-1])))
+    return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -99,7 +123,7 @@ class DotScore(keras.layers.Layer):
     def call(self, query, keys):
         if self.scaled:  # here, not there: fewer queries than products
             query = ops.cast(query, "float32") * query.shape[-1] ** -0.5
-        return _inner_products(query, keys)
+        return inner_products(query, keys)
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])
@@ -141,7 +165,7 @@ class BilinearScore(keras.layers.Layer):
         return self.memory_projection(memory)
 
     def call(self, query, keys):
-        return _inner_products(query, keys)
+        return inner_products(query, keys)
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])
@@ -164,7 +188,7 @@ class AdditiveScore(keras.layers.Layer):
         keys: What `project_memory` returned, `(..., S, units)`.
 
     Returns:
-        Attention scores, `(..., T, S)`.
+        Attention scores, float32, `(..., T, S)`.
 
     Raises:
         ValueError: If `units` is not positive, or not the memory's width where
@@ -210,13 +234,10 @@ class AdditiveScore(keras.layers.Layer):
         )
 
     def call(self, query, keys):
-        # Products of two matrices only: a tensordot over more axes is what XLA
-        # cannot differentiate inside the decoder's loop.
-        leading = ops.shape(query)[:-1]
-        query = self.query_projection(ops.reshape(query, (-1, query.shape[-1])))
-        query = ops.reshape(query, (*leading, 1, self.units))
+        query = ops.expand_dims(multiply_rows(self.query_projection, query), -2)
         hidden = ops.tanh(query + ops.expand_dims(keys, -3))  # (..., T, S, units)
-        return ops.sum(hidden * self.vector, axis=-1)  # (..., T, S)
+        vector = ops.cast(self.vector, "float32")
+        return ops.sum(ops.cast(hidden, "float32") * vector, axis=-1)  # (..., T, S)
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])
@@ -230,15 +251,14 @@ class LocationScore(keras.layers.Layer):
     """Scores source positions from the query alone: `q W`, one column a position.
 
     Args:
-        max_positions: Columns of W; later source positions are ignored: their score
-            is -1e4, which leaves them no weight.
+        max_positions: Columns of W; later source positions get no weight.
 
     Call arguments:
         query: `(..., T, Q)`.
         keys: What `project_memory` returned, `(..., S, D)`; only S counts.
 
     Returns:
-        Attention scores, `(..., T, S)`.
+        Attention scores, float32, `(..., T, S)`.
 
     Raises:
         ValueError: If `max_positions` is not positive.
@@ -266,12 +286,15 @@ class LocationScore(keras.layers.Layer):
         return memory
 
     def call(self, query, keys):
-        positions = ops.arange(ops.shape(keys)[-2])
-        columns = ops.minimum(positions, self.max_positions - 1)
-        kernel = ops.take(self.kernel, columns, axis=1)  # (Q, S)
-        scores = ops.matmul(query, ops.cast(kernel, query.dtype))
-        # Finite in float16, and far below what a bounded query can reach.
-        return ops.where(positions < self.max_positions, scores, -1e4)
+        length = ops.shape(keys)[-2]
+        kernel = ops.cast(self.kernel, "float32")
+        scores = multiply_rows(
+            lambda rows: ops.matmul(rows, kernel), ops.cast(query, "float32")
+        )  # (..., T, P)
+        # Cut to S columns here: a cut of the kernel would cost a kernel of zeros at
+        # each step of the gradient.
+        later = [(0, 0)] * (len(query.shape) - 1) + [(0, length)]
+        return ops.pad(scores, later, constant_values=FLOOR)[..., :length]
 
     def compute_output_shape(self, query_shape, keys_shape):
         return (*query_shape[:-1], keys_shape[-2])
@@ -314,8 +337,8 @@ class Attention(keras.layers.Layer):
     `sum_i softmax_i(score(q, k_i)) v_i`; zeros where no position may be attended to.
 
     Args:
-        score: `"dot"`, `"scaled_dot"`, `"bilinear"` or `"additive"`.
-        units: Width of the hidden layer of `"additive"`.
+        score: One of `SCORES`.
+        units: Width of the hidden layer of the additive scores.
 
     Call arguments:
         query: `(..., T, Q)`.

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seq2seq.layers.attention import attend
+from keras_seq2seq.layers.attention import attend, inner_products
 
 # Keeps the variance of a sum of two terms at that of one (Gehring et al., section 3.4).
 _SQRT_HALF = 0.5**0.5
@@ -117,7 +117,7 @@ class WeightNormConv(keras.layers.Layer):
         inverse_norms = ops.rsqrt(ops.maximum(self._squared_norms(), 1e-30))
         kernel = ops.cast(self.direction * (self.gain * inverse_norms), x.dtype)
         if self.kernel_size == 1:
-            x = ops.matmul(x, kernel[0])
+            x = ops.matmul(x, ops.squeeze(kernel, 0))
         else:
             x = ops.conv(x, kernel, padding="valid", data_format="channels_last")
         x = x + self.bias
@@ -285,9 +285,10 @@ class ConvDecoderBlock(_ConvBlock):
         # The hypotheses of one source are the queries of one block, so that its
         # memory is read once and never copied.
         query = ops.reshape(query, (batch, -1, query.shape[-1]))
-        scores = ops.matmul(query, ops.swapaxes(memory["keys"], 1, 2))
         context, weights = attend(
-            scores, memory["values"], ops.expand_dims(memory["mask"], 1)
+            inner_products(query, memory["keys"]),
+            memory["values"],
+            ops.expand_dims(memory["mask"], 1),
         )
         # A mean of m values has 1/m of their variance.
         count = ops.sum(ops.cast(memory["mask"], "float32"), axis=1)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seq2seq.layers.attention import score_vector
+from keras_seq2seq.layers.attention import multiply_rows, score_vector
 
 CENTERS = ("monotonic", "predictive")
 
@@ -76,9 +76,10 @@ class LocalWindow(keras.layers.Layer):
         if self.center == "monotonic":
             center = ops.minimum(ops.cast(positions, "float32") + 1, num_tokens)
         else:
-            hidden = ops.tanh(self.query_projection(query))
-            products = ops.cast(hidden * self.vector, "float32")
-            share = ops.sigmoid(ops.sum(products, axis=-1))  # (B, Q)
+            hidden = ops.tanh(multiply_rows(self.query_projection, query))
+            vector = ops.cast(self.vector, "float32")
+            sums = ops.sum(ops.cast(hidden, "float32") * vector, axis=-1)  # (B, Q)
+            share = ops.sigmoid(sums)
             center = num_tokens * share
         distance = source - ops.expand_dims(center, -1)  # (B, Q, S)
         window = ops.abs(distance) <= self.half_width

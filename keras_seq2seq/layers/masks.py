@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from keras import ops
 
-# Finite, so that no inf - inf or 0 * inf can make a NaN; far below any score.
-_FLOOR = -1e30
+#: The float32 score of what gets no weight, mask or not. Finite, so that no inf - inf
+#: or 0 * inf can make a NaN; far below any other score.
+FLOOR = -1e30
 
 
 def padding_mask(ids, pad_id: int = 0):
@@ -47,7 +48,8 @@ def masked_softmax(scores, mask=None):
     """Softmax over the last axis, restricted to the positions of `mask`.
 
     Computed in float32 whatever the compute dtype. A row with no real position
-    gives zeros and a zero gradient, never a NaN.
+    gives zeros and a zero gradient, never a NaN; so does a row of nothing but `FLOOR`
+    where there is a mask.
 
     Args:
         scores: Attention scores, `(..., S)`.
@@ -59,10 +61,10 @@ def masked_softmax(scores, mask=None):
     scores = ops.cast(scores, "float32")
     if mask is None:
         return ops.softmax(scores, axis=-1)
-    scores = ops.where(mask, scores, _FLOOR)
+    scores = ops.where(mask, scores, FLOOR)
     highest = ops.max(scores, axis=-1, keepdims=True)
     # The shift by an all-masked row's own floor would turn zeros into ones.
-    shift = ops.stop_gradient(ops.maximum(highest, _FLOOR / 10))
+    shift = ops.stop_gradient(ops.maximum(highest, FLOOR / 10))
     exponentials = ops.where(mask, ops.exp(scores - shift), 0.0)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     return exponentials / ops.where(total > 0, total, 1.0)

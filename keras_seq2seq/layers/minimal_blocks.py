@@ -114,6 +114,9 @@ class MinimalEncoderBlock(_Block):
 
     Raises:
         ValueError: If `cell` is unknown.
+
+    Reference:
+        Feng et al., 2024 (blocks of its language models).
     """
 
     def __init__(self, *args, bidirectional: bool = True, **kwargs):
@@ -177,6 +180,10 @@ class MinimalDecoderBlock(_Block):
 
     Raises:
         ValueError: If `cell` is unknown or `num_heads` does not divide `dim`.
+
+    Reference:
+        Feng et al., 2024 (blocks of its language models); the attention: Vaswani et
+        al., 2017, section 3.2.3.
     """
 
     def __init__(

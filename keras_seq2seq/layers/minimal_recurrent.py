@@ -107,7 +107,7 @@ def linear_scan(a, b, initial):
         All states, `(B, T, H)`.
 
     Reference:
-        Feng et al., 2024, section 2.3 (parallel scan; Blelloch, 1990).
+        Feng et al., 2024 (parallel scan; Blelloch, 1990).
     """
     decay, partial = _scan_pairs(_after_linear, (a, b), (1.0, 0.0))
     h = decay * ops.expand_dims(initial, 1) + partial
@@ -308,7 +308,7 @@ class MinGRU(_MinimalLayer):
             `initial_value` is negative for positive candidates.
 
     Reference:
-        Feng et al., 2024, section 3.1 and appendix B.
+        Feng et al., 2024; in log space: appendix B.
     """
 
     def coefficients(self, x):
@@ -350,7 +350,7 @@ class MinLSTM(_MinimalLayer):
         ValueError: As for `MinGRU`.
 
     Reference:
-        Feng et al., 2024, section 3.2 and appendix B.
+        Feng et al., 2024; in log space: appendix B.
     """
 
     num_gates = 3

@@ -18,7 +18,7 @@ def scan_time(step, inputs, states, *, mask=None, reverse=False):
         step: Function of the inputs of one step, `(B, D)`, and the list of
             states, that returns the output of the step, `(B, Y)`, and the new
             states. It may use tensors from around it.
-        inputs: `(B, T, D)`, a tensor or a tuple of them.
+        inputs: `(B, T, D)`; or, where `T` is known beforehand, a tuple of such.
         states: List of tensors, each `(B, ...)`.
         mask: Bool, `(B, T)`; where it is False the states stay as they are and
             the output of the step has no meaning.

@@ -121,6 +121,10 @@ class RecurrentDecoder(keras.layers.Layer):
 
     Raises:
         ValueError: If arguments contradict each other.
+
+    Reference:
+        Cho et al., 2014, appendix; Bahdanau et al., 2015, section A.2.2; Luong et
+        al., 2015, section 3.
     """
 
     def __init__(
@@ -381,8 +385,8 @@ class RecurrentDecoder(keras.layers.Layer):
             fed = self.feedback(state.get("context", context))
         if not self.gate_context:
             return projected + fed, None
-        gates, candidate = fed[:, : 2 * self.units], fed[:, 2 * self.units :]
-        gates = ops.pad(gates, ((0, 0), (0, self.units)))
+        update, reset, candidate = ops.split(fed, 3, axis=-1)
+        gates = ops.concatenate([update, reset, ops.zeros_like(candidate)], axis=-1)
         return projected + gates, candidate
 
     def _run_cells(self, projected, gated, states, masks):

@@ -23,6 +23,8 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from keras_seq2seq.layers import TokenEmbedding
+
 
 class Seq2Seq(keras.Model):
     """Base of the generating models: `call` from `encode` and `decode`.
@@ -58,14 +60,43 @@ class Seq2Seq(keras.Model):
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
 
-    def _check_one_vocabulary(self):
+    def _make_token_embeddings(
+        self, dim: int, *, shared: bool, stddev: float, source_layer=TokenEmbedding
+    ):
+        """Makes `target_embedding` and `source_embedding`, one layer where `shared`."""
         sizes = (self.source_vocabulary_size, self.target_vocabulary_size)
-        if sizes[0] != sizes[1]:
+        if shared and sizes[0] != sizes[1]:
             raise ValueError(
                 "`share_embeddings` needs one vocabulary for both sides. Received: "
                 f"source_vocabulary_size={sizes[0]}, "
                 f"target_vocabulary_size={sizes[1]}."
             )
+
+        def embedding(layer_class, name, size):
+            layer = layer_class(
+                size,
+                dim,
+                embeddings_initializer=keras.initializers.RandomNormal(stddev=stddev),
+                name=name,
+                dtype=self.dtype_policy,
+            )
+            layer.build()
+            return layer
+
+        self.target_embedding = embedding(TokenEmbedding, "target_embedding", sizes[1])
+        self.source_embedding = (
+            self.target_embedding
+            if shared
+            else embedding(source_layer, "source_embedding", sizes[0])
+        )
+
+    def _vocabulary_logits(self, x):
+        """Logits, float32, of vectors; the embedding's where there is no projection."""
+        if self.output_projection is None:
+            logits = self.target_embedding(x, reverse=True)
+        else:
+            logits = self.output_projection(x)
+        return ops.cast(logits, "float32")
 
     @classmethod
     def preset_arguments(cls, name: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from keras_seq2seq.layers import (
     ConvDecoderBlock,
     ConvEncoderBlock,
     PositionEncoding,
-    TokenEmbedding,
     WeightNormConv,
     padding_mask,
     scale_gradient,
@@ -132,8 +131,6 @@ class ConvSeq2Seq(Seq2Seq):
                     f"`{side}_channels`. Received: {side}_kernel_size={list(sizes)}, "
                     f"{side}_channels={list(channels)}."
                 )
-        if arguments["share_embeddings"]:
-            self._check_one_vocabulary()
         if arguments["tie_output"] and arguments["output_dim"] != self.embedding_dim:
             raise ValueError(
                 "`tie_output` needs output_dim == embedding_dim. Received: "
@@ -143,18 +140,9 @@ class ConvSeq2Seq(Seq2Seq):
 
     def _make_embeddings(self):
         arguments, policy = self._arguments, self.dtype_policy
-
-        def embedding(name, size):
-            layer = TokenEmbedding(
-                size,
-                self.embedding_dim,
-                tie_weights=True,
-                embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
-                name=name,
-                dtype=policy,
-            )
-            layer.build()
-            return layer
+        self._make_token_embeddings(
+            self.embedding_dim, shared=arguments["share_embeddings"], stddev=0.1
+        )
 
         def positions(name):
             layer = PositionEncoding(
@@ -168,14 +156,6 @@ class ConvSeq2Seq(Seq2Seq):
             layer.build((None, None, self.embedding_dim))
             return layer
 
-        self.target_embedding = embedding(
-            "target_embedding", self.target_vocabulary_size
-        )
-        self.source_embedding = (
-            self.target_embedding
-            if arguments["share_embeddings"]
-            else embedding("source_embedding", self.source_vocabulary_size)
-        )
         self.source_positions = positions("source_positions")
         self.target_positions = positions("target_positions")
         self.dropout = keras.layers.Dropout(
@@ -256,10 +236,8 @@ class ConvSeq2Seq(Seq2Seq):
 
     def _logits(self, x, training=None):
         x = self.dropout(self.decoder_output(x), training=training)
-        if self.output_projection is not None:
-            return ops.cast(self.output_projection(x), "float32")
-        logits = self.target_embedding(x, reverse=True)
-        return ops.cast(logits, "float32") + self.output_bias
+        logits = self._vocabulary_logits(x)
+        return logits + self.output_bias if self.output_projection is None else logits
 
     def encode(self, source_ids, training=None):
         """Encodes a batch of sources.

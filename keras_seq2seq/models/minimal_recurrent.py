@@ -10,7 +10,6 @@ from keras import ops
 from keras_seq2seq.layers import (
     MinimalDecoderBlock,
     MinimalEncoderBlock,
-    TokenEmbedding,
     padding_mask,
 )
 from keras_seq2seq.layers.minimal_recurrent import positive
@@ -130,33 +129,11 @@ class MinimalRecurrentSeq2Seq(Seq2Seq):
                 "`expansion` must leave at least one unit. Received: "
                 f"expansion={arguments['expansion']}, dim={self.dim}."
             )
-        if arguments["share_embeddings"]:
-            self._check_one_vocabulary()
 
     def _make_embeddings(self):
         arguments, policy = self._arguments, self.dtype_policy
-
-        def embedding(name, size):
-            layer = TokenEmbedding(
-                size,
-                self.dim,
-                tie_weights=True,
-                embeddings_initializer=keras.initializers.RandomNormal(
-                    stddev=self.dim**-0.5
-                ),
-                name=name,
-                dtype=policy,
-            )
-            layer.build()
-            return layer
-
-        self.target_embedding = embedding(
-            "target_embedding", self.target_vocabulary_size
-        )
-        self.source_embedding = (
-            self.target_embedding
-            if arguments["share_embeddings"]
-            else embedding("source_embedding", self.source_vocabulary_size)
+        self._make_token_embeddings(
+            self.dim, shared=arguments["share_embeddings"], stddev=self.dim**-0.5
         )
         self.output_projection = (
             None
@@ -226,12 +203,7 @@ class MinimalRecurrentSeq2Seq(Seq2Seq):
         return self.embedding_dropout(embedding(ids) * self.dim**0.5, training=training)
 
     def _logits(self, x):
-        x = self.decoder_norm(x)
-        if self.output_projection is None:
-            logits = self.target_embedding(x, reverse=True)
-        else:
-            logits = self.output_projection(x)
-        return ops.cast(logits, "float32")
+        return self._vocabulary_logits(self.decoder_norm(x))
 
     def encode(self, source_ids, training=None):
         """Encodes a batch of sources.

@@ -72,7 +72,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "decoder": "groundhog",
         "readout": "maxout",
     },
-    # Global attention with the general score and input feeding.
+    # Global attention with the general score and input feeding; two layers a side are
+    # half of the paper's.
     "luong2015": {
         "cell": "lstm",
         "num_encoder_layers": 2,

@@ -11,7 +11,6 @@ from keras_seq2seq.layers import (
     Bridge,
     RecurrentDecoder,
     RecurrentLayer,
-    TokenEmbedding,
     padding_mask,
     scan_time,
 )
@@ -187,8 +186,6 @@ class RecurrentSeq2Seq(Seq2Seq):
                 raise ValueError(
                     f"`{name}` must be positive. Received: {name}={given[name]}."
                 )
-        if given["share_embeddings"]:
-            self._check_one_vocabulary()
 
     def _dense(self, units, name, input_dim, **kwargs):
         layer = keras.layers.Dense(units, name=name, dtype=self.dtype_policy, **kwargs)
@@ -196,33 +193,18 @@ class RecurrentSeq2Seq(Seq2Seq):
         return layer
 
     def _make_embeddings(self):
-        given, policy = self._arguments, self.dtype_policy
-        width = given["embedding_dim"]
+        given = self._arguments
         # Keras' own start (uniform within 0.05) leaves states, attention and tied
         # logits so small that Adam needs thousands of updates to find the source.
-        start = keras.initializers.RandomNormal(stddev=width**-0.5)
-        self.target_embedding = TokenEmbedding(
-            self.target_vocabulary_size,
-            width,
-            tie_weights=True,
-            embeddings_initializer=start.clone(),
-            name="target_embedding",
-            dtype=policy,
+        self._make_token_embeddings(
+            given["embedding_dim"],
+            shared=given["share_embeddings"],
+            stddev=given["embedding_dim"] ** -0.5,
+            # Model files name their layers by class: another would not be found.
+            source_layer=keras.layers.Embedding,
         )
-        self.target_embedding.build()
-        if given["share_embeddings"]:
-            self.source_embedding = self.target_embedding
-        else:
-            self.source_embedding = keras.layers.Embedding(
-                self.source_vocabulary_size,
-                width,
-                embeddings_initializer=start.clone(),
-                name="source_embedding",
-                dtype=policy,
-            )
-            self.source_embedding.build()
         self.vertical_dropout = keras.layers.Dropout(
-            given["dropout"], name="dropout", dtype=policy
+            given["dropout"], name="dropout", dtype=self.dtype_policy
         )
 
     def _make_encoder(self):
@@ -344,7 +326,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             memory["fed"] = self.decoder.feedback(memory["context"])
         if self.attention != "none":
             if order is not None:  # a reversal undoes itself
-                x = ops.take_along_axis(x, ops.expand_dims(order, -1), axis=1)
+                x = _reordered(x, order)
             memory["values"] = x
             memory["keys"] = self.decoder.score.project_memory(x)
             memory["attention_mask"] = self._attention_mask(mask)
@@ -375,11 +357,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         if self.rank_projection is not None:
             output = self.rank_projection(output)
         output = self.vertical_dropout(output, training=training)
-        if self.output_projection is None:
-            logits = self.target_embedding(output, reverse=True)
-        else:
-            logits = self.output_projection(output)
-        return ops.cast(logits, "float32")
+        return self._vocabulary_logits(output)
 
     def decode(self, target_ids, memory, training=None):
         """Returns teacher-forced logits, `(B, T, V)`, for `target_ids` `(B, T)`."""
@@ -391,19 +369,15 @@ class RecurrentSeq2Seq(Seq2Seq):
             embedded = ops.concatenate([first, embedded[:, 1:]], axis=1)
         projected = self.decoder.cells[0].project_inputs(embedded)  # (B, T, G)
         masks = self._dropout_masks(projected, training)
-        inputs = ops.concatenate([projected, *masks], axis=-1)
+        inputs = ops.concatenate([projected, *masks], axis=-1) if masks else projected
         state = self.initial_state(memory)
-        gates, units = projected.shape[-1], self.units
+        ends = list(range(projected.shape[-1], inputs.shape[-1], self.units))
 
         def step(inputs, states):
             current = keras.tree.pack_sequence_as(state, states)
-            masks_now = [
-                inputs[:, start : start + units]
-                for start in range(gates, inputs.shape[-1], units)
-            ]
-            output, new_state, _ = self.decoder.advance(
-                inputs[:, :gates], memory, current, masks_now
-            )
+            # Not slices: the gradient of each would be a tensor of zeros around it.
+            now, *masks = ops.split(inputs, ends, axis=-1) if ends else [inputs]
+            output, new_state, _ = self.decoder.advance(now, memory, current, masks)
             return output, keras.tree.flatten(new_state)
 
         outputs, _ = scan_time(step, inputs, keras.tree.flatten(state))
@@ -459,3 +433,12 @@ class RecurrentSeq2Seq(Seq2Seq):
 
     def get_config(self):
         return {**super().get_config(), **self._arguments}
+
+
+def _reordered(x, order):
+    """Takes the positions `order`, `(B, S)`, of `x`, `(B, S, D)`."""
+    batch, length, width = ops.shape(x)
+    # Whole rows: `take_along_axis` would gather, and its gradient add, each number.
+    rows = order + length * ops.expand_dims(ops.arange(batch), 1)
+    taken = ops.take(ops.reshape(x, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
+    return ops.reshape(taken, (batch, length, width))

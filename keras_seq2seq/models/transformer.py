@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_seq2seq.layers import (
     PositionEncoding,
-    TokenEmbedding,
     TransformerDecoderBlock,
     TransformerEncoderBlock,
     causal_mask,
@@ -151,8 +150,6 @@ class TransformerSeq2Seq(Seq2Seq):
                 f"tie_output=True, dim={self.dim}, position_dim={position_dim}. "
                 "Set tie_output=False."
             )
-        if arguments["share_embeddings"]:
-            self._check_one_vocabulary()
 
     def _check_positions(self, concat):
         positions = self._arguments["positions"]
@@ -177,19 +174,11 @@ class TransformerSeq2Seq(Seq2Seq):
     def _make_embeddings(self, positions, combine_positions, position_dim):
         arguments, policy = self._arguments, self.dtype_policy
 
-        def embedding(name, size):
-            layer = TokenEmbedding(
-                size,
-                self.embedding_dim,
-                tie_weights=True,
-                embeddings_initializer=keras.initializers.RandomNormal(
-                    stddev=self.embedding_dim**-0.5
-                ),
-                name=name,
-                dtype=policy,
-            )
-            layer.build()
-            return layer
+        self._make_token_embeddings(
+            self.embedding_dim,
+            shared=arguments["share_embeddings"],
+            stddev=self.embedding_dim**-0.5,
+        )
 
         def encoding(name):
             if positions in ("rotary", "none"):
@@ -206,14 +195,6 @@ class TransformerSeq2Seq(Seq2Seq):
             layer.build((None, None, self.embedding_dim))
             return layer
 
-        self.target_embedding = embedding(
-            "target_embedding", self.target_vocabulary_size
-        )
-        self.source_embedding = (
-            self.target_embedding
-            if arguments["share_embeddings"]
-            else embedding("source_embedding", self.source_vocabulary_size)
-        )
         self.output_projection = None
         if not arguments["tie_output"]:
             self.output_projection = keras.layers.Dense(
@@ -280,11 +261,7 @@ class TransformerSeq2Seq(Seq2Seq):
     def _logits(self, x):
         if self.decoder_norm is not None:
             x = self.decoder_norm(x)
-        if self.output_projection is None:
-            logits = self.target_embedding(x, reverse=True)
-        else:
-            logits = self.output_projection(x)
-        return ops.cast(logits, "float32")
+        return self._vocabulary_logits(x)
 
     def encode(self, source_ids, training=None):
         """Encodes a batch of sources.

@@ -214,6 +214,45 @@ def test_scores_of_a_thousand_are_told_apart_in_float16(score, dtype):
     np.testing.assert_allclose(found, [[[small, 1 - small, 0]]], atol=1e-3)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_sums_of_additive_scores_are_told_apart_in_half_precision(policy):
+    """Scores 403.0 and 404.0, where bfloat16 has steps of two."""
+    layer = AdditiveScore(1000, dtype=policy)
+    layer.build((None, None, 1), (None, None, 1))
+    layer.built = True
+    layer.query_projection.kernel.assign(np.full((1, 1000), 10))  # tanh is 1
+    layer.memory_projection.kernel.assign(np.zeros((1, 1000)))
+    # Keys of minus 10 turn the tanh of their feature to 0: one feature less.
+    kernel = np.zeros((1, 1000))
+    kernel[0, 0] = -10
+    layer.memory_projection.kernel.assign(kernel)
+    vector = np.zeros(1000)
+    vector[:404] = 1
+    layer.vector.assign(vector)
+    keys = layer.project_memory(ops.cast(np.array([[[0.0], [1.0]]]), policy[6:]))
+    scores = layer(ops.cast(np.ones((1, 1, 1)), policy[6:]), keys)
+    assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+    np.testing.assert_array_equal(scores, [[[404.0, 403.0]]])
+
+
+def test_location_scores_are_float32_and_leave_later_positions_no_weight():
+    layer = make_score("location", 4, max_positions=2, dtype="mixed_float16")
+    layer.build((None, None, 1), (None, None, 4))
+    layer.built = True
+    layer.kernel.assign([[1000.0, 1000.25]])
+    memory = ops.cast(np.eye(4)[None], "float16")
+    scores = layer(ops.cast(np.ones((1, 1, 1)), "float16"), memory)
+    assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+    everything = np.ones((1, 1, 4), bool)
+    _, weights = attend(scores, memory, everything)
+    np.testing.assert_array_equal(weights[0, 0, 2:], [0, 0])
+    np.testing.assert_allclose(ops.sum(weights), 1, atol=1e-6)
+    # A window that has only later ones attends to nothing.
+    context, weights = attend(scores, memory, np.array([[[False] * 2 + [True] * 2]]))
+    np.testing.assert_array_equal(weights, np.zeros((1, 1, 4)))
+    np.testing.assert_array_equal(context, np.zeros((1, 1, 4)))
+
+
 def test_attention_survives_its_config():
     layer = Attention("additive", units=3)
     again = keras.saving.deserialize_keras_object(

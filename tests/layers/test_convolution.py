@@ -403,6 +403,26 @@ def test_a_source_without_positions_adds_nothing_and_has_finite_gradients():
     assert np.isfinite(found).all() and np.abs(found).max() > 0
 
 
+def test_scores_of_a_thousand_are_told_apart_in_float16():
+    """Scores 1000.25 and 1000.5, where float16 has steps of a half."""
+    block = ConvDecoderBlock(2, 1, dtype="mixed_float16")
+    block.build((None, None, 2), (None, None, 2))
+    silence(block.query_projection)
+    memory = {
+        "mask": np.ones((1, 2), bool),
+        "keys": ops.cast(np.array([[[31.25, 0.25], [31.25, 0.5]]]), "float16"),
+        "values": ops.cast(np.eye(2)[None], "float16"),
+    }
+    embedded = ops.cast(np.array([[[32.0, 1.0]]]) / HALF, "float16")
+    _, weights = block(ops.cast(np.zeros((1, 1, 2)), "float16"), embedded, memory)
+    query = ops.convert_to_numpy(embedded * HALF).astype("float64")
+    keys = ops.convert_to_numpy(memory["keys"]).astype("float64")
+    scores = (query @ keys.transpose(0, 2, 1))[0, 0]
+    expected = np.exp(scores - scores.max())
+    np.testing.assert_allclose(weights[0, 0], expected / expected.sum(), atol=1e-3)
+    assert 0.4 < expected[0] / expected.sum() < 0.5
+
+
 def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match="dim=0"):
         WeightNormConv(0)

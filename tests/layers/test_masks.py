@@ -3,6 +3,8 @@ import pytest
 from keras import ops
 
 from keras_seq2seq.layers import causal_mask, masked_softmax, padding_mask
+from keras_seq2seq.layers.masks import FLOOR
+from tests.test_losses import gradient_of
 
 
 def test_padding_mask_marks_real_tokens():
@@ -59,3 +61,20 @@ def test_contents_of_masked_positions_change_nothing():
     np.testing.assert_array_equal(
         masked_softmax(huge, mask), masked_softmax(scores, mask)
     )
+
+
+def test_an_empty_row_has_a_zero_gradient_and_the_others_theirs():
+    scores = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], "float32")
+    mask = np.array([[True, True, False], [False] * 3])
+    gradient = gradient_of(lambda x: ops.sum(masked_softmax(x, mask)[:, 0]), scores)
+    first = np.exp(1) / (np.exp(1) + np.exp(2))
+    expected = first * (1 - first)
+    np.testing.assert_allclose(gradient[0], [expected, -expected, 0], atol=1e-6)
+    np.testing.assert_array_equal(gradient[1], np.zeros(3))
+
+
+def test_scores_at_the_floor_get_no_weight():
+    scores = np.array([[1.0, FLOOR, 1.0], [5.0, FLOOR, FLOOR]], "float32")
+    mask = np.array([[True, True, True], [False, True, True]])
+    weights = masked_softmax(scores, mask)
+    np.testing.assert_allclose(weights, [[0.5, 0, 0.5], [0, 0, 0]], atol=1e-6)

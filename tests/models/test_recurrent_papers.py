@@ -446,6 +446,19 @@ def test_reversal_keeps_end_and_padding_and_undoes_itself():
     np.testing.assert_array_equal(np.take_along_axis(once, order, axis=1), SOURCE)
 
 
+def test_memory_of_a_reversed_source_stands_in_the_order_of_the_text():
+    options = {"units": UNITS, "embedding_dim": WIDTH, "bidirectional": False}
+    model = RecurrentSeq2Seq(VOCABULARY, VOCABULARY, reverse_source=True, **options)
+    spread_weights(model)
+    values = array(model.encode(SOURCE)["values"])
+    for row, length in enumerate((6, 3, 2)):
+        order = [*range(length - 1)][::-1] + [length - 1]
+        ids = SOURCE[row : row + 1, order]
+        outputs, _ = model.encoder_layers[0](model.source_embedding(ids), ids != 0)
+        expected = array(outputs)[0, order]
+        np.testing.assert_allclose(values[row, :length], expected, atol=1e-6)
+
+
 def test_sutskever_hands_each_layers_states_to_the_same_layer():
     model = preset("sutskever2014")
     states = memory_of(model, SOURCE[:1])["states"]

@@ -183,8 +183,17 @@ def test_half_precision_with_an_empty_source_stays_close_to_float32(
         assert np.isfinite(gradient.astype("float32")).all()
 
 
-@pytest.mark.parametrize("attention", ["additive", "bilinear"])
-def test_fit_under_xla_takes_batches_and_lengths_unknown_beforehand(attention):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "additive"},
+        {"attention": "bilinear"},
+        {"attention": "bilinear", "window": 2},
+        {"attention": "location", "max_source_positions": 3},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_fit_under_xla_takes_batches_and_lengths_unknown_beforehand(options):
     import tensorflow as tf
 
     ids, floats = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None])
@@ -194,13 +203,13 @@ def test_fit_under_xla_takes_batches_and_lengths_unknown_beforehand(attention):
     )
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(1))
     weights = []
-    for options in ({"jit_compile": True}, {"run_eagerly": True}):
+    for mode in ({"jit_compile": True}, {"run_eagerly": True}):
         keras.utils.set_random_seed(5)
-        model = recurrent(units=4, embedding_dim=4, attention=attention)
+        model = recurrent(units=4, embedding_dim=4, **options)
         model.supports_jit = True  # off by default on TensorFlow
         sgd = keras.optimizers.SGD(1.0)
-        model.compile(sgd, TokenCrossEntropy(), **options)
-        assert model.jit_compile == ("jit_compile" in options)
+        model.compile(sgd, TokenCrossEntropy(), **mode)
+        assert model.jit_compile == ("jit_compile" in mode)
         # Larger weights, so that the gradient of none is lost in rounding.
         model.set_weights([3 * weight for weight in model.get_weights()])
         before = model.get_weights()
@@ -239,3 +248,24 @@ def test_parameters_are_as_many_as_the_formulas_say():
         + readout
         + output
     )
+
+
+@pytest.mark.parametrize("preset", ["cho2014", "bahdanau2015_groundhog", "luong2015"])
+def test_no_step_of_the_gradient_writes_zeros_around_a_slice(preset):
+    import tensorflow as tf
+
+    sizes = {"units": 4, "embedding_dim": 4}
+    model = RecurrentSeq2Seq.from_preset(preset, VOCABULARY, VOCABULARY, **sizes)
+    ids = tf.TensorSpec([None, None], tf.int32)
+
+    @tf.function(input_signature=[{"source_ids": ids, "target_ids": ids}])
+    def gradients(inputs):
+        with tf.GradientTape() as tape:
+            loss = ops.sum(model(inputs, training=True))
+        return tape.gradient(loss, [w.value for w in model.trainable_weights])
+
+    graph = gradients.get_concrete_function().graph.as_graph_def()
+    bodies = [f for f in graph.library.function if "_body" in f.signature.name]
+    kinds = {node.op for body in bodies for node in body.node_def}
+    assert "MatMul" in kinds and "TanhGrad" in kinds
+    assert not {"StridedSliceGrad", "UnsortedSegmentSum"} & kinds

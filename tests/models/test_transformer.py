@@ -8,6 +8,7 @@ from keras import ops
 from keras_seq2seq.losses import TokenCrossEntropy
 from keras_seq2seq.models import TransformerSeq2Seq
 from keras_seq2seq.trainer import set_mean_weights
+from tests.helpers import check_step_matches_call
 
 VOCABULARY, DIM = 11, 8
 SOURCE = np.array([[5, 6, 7, 4, 9, 3], [8, 4, 10, 6, 7, 3]], "int32")
@@ -59,6 +60,13 @@ def test_later_target_tokens_change_no_bit_of_earlier_logits(variant, norm):
         after = logits_of(model, SOURCE, other)
         np.testing.assert_array_equal(after[:, :place], before[:, :place])
         assert (after[:, place] != before[:, place]).any()
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_cached_steps_give_the_logits_of_the_whole(variant, norm):
+    model = make(norm=norm, **VARIANTS[variant])
+    check_step_matches_call(model, SOURCE, TARGET)
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "window"])
