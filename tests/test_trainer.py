@@ -39,6 +39,7 @@ dropout = 0.3
 epochs = 4
 batch_tokens = 64
 num_buckets = 2
+seed = 2
 learning_rate = 2.0
 schedule = "plateau"
 plateau_patience = 1
@@ -254,7 +255,7 @@ def test_the_best_model_needs_no_optimizer_and_is_that_of_its_epoch(finished):
     ("override", "line"),
     [
         ("model.units=3", "model.units: 4 there, 3 now"),
-        ("training.seed=1", "training.seed: 0 there, 1 now"),
+        ("training.seed=1", "training.seed: 2 there, 1 now"),
         ("data.cleaning.max_words=9", "data.cleaning.max_words: None there, 9 now"),
     ],
 )
