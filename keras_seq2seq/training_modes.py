@@ -15,13 +15,12 @@ from keras import ops
 
 from keras_seq2seq.buffers import write_at
 from keras_seq2seq.layers import TokenEmbedding, masked_softmax, padding_mask
+from keras_seq2seq.layers.masks import FLOOR
 
 __all__ = ["ScheduledSampling", "check_options", "inner_model", "sparsemax"]
 
 TOKENS = ("argmax", "sample")
 MIXTURES = ("softmax", "gumbel", "sparsemax", "top_k")
-# As in masked softmax: far below any logit, and finite.
-_FLOOR = -1e30
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -226,7 +225,7 @@ class ScheduledSampling(keras.Model):
         """Ids chosen from logits, `(..., V)`; `draws` are uniform numbers, `(...)`."""
         logits, allowed = ops.cast(logits, "float32"), self._allowed(logits)
         if draws is None:
-            logits = ops.where(allowed, logits, _FLOOR)
+            logits = ops.where(allowed, logits, FLOOR)
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
         # The first token whose cumulative probability is above the number drawn.
         probs = masked_softmax(logits / self.temperature, allowed)
@@ -245,7 +244,7 @@ class ScheduledSampling(keras.Model):
             )
             logits = logits - ops.log(-ops.log(uniform))
         logits = logits / self.temperature
-        floored = ops.where(allowed, logits, _FLOOR)
+        floored = ops.where(allowed, logits, FLOOR)
         if choice == "sparsemax":
             return sparsemax(floored)
         if choice == "top_k":

@@ -182,7 +182,7 @@ def test_a_seed_decides_weights_and_dropout_and_inference_draws_nothing(case):
     assert np.abs(drawn[0] - drawn[1]).max() > 0
 
 
-TASKS = {"copy": lambda ids: ids, "reverse": lambda ids: ids[::-1]}
+TASKS = {"copy": lambda ids: ids, "reverse": lambda ids: ids[::-1], "sort": sorted}
 
 
 @pytest.mark.slow
