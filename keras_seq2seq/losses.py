@@ -21,27 +21,60 @@ def token_log_probs(label_ids: Any, logits: Any) -> tuple[Any, Any]:
         `log_probs`, `(B, T)`, and `log_normalizer`, the log of the sum of the
         exponentials of the logits, `(B, T)`; both float32.
     """
-    return _token_log_probs(ops.cast(label_ids, "int32"), ops.cast(logits, "float32"))
+    return _log_probs(label_ids, logits, with_mean=False)[:2]
 
 
-@ops.custom_gradient
-def _token_log_probs(label_ids, logits):
-    # The gradient is written down: the one that TensorFlow has for picking the label's
-    # logit is a sum by segments, which is slow on CPUs.
-    log_normalizer = ops.logsumexp(logits, axis=-1)  # (B, T)
-    label_logits = ops.take_along_axis(logits, ops.expand_dims(label_ids, -1), axis=-1)
+def _log_probs(label_ids, logits, *, with_mean):
+    """The two of `token_log_probs`, and the mean logit, `(B, T)`, or None.
 
-    def gradient(*args, upstream=None):
-        # TensorFlow gives them one by one, JAX as one pair.
-        upstream = keras.tree.flatten(args if upstream is None else upstream)
-        from_log_probs, from_normalizer = [ops.expand_dims(x, -1) for x in upstream]
-        probs = ops.exp(logits - ops.expand_dims(log_normalizer, -1))
-        labels = ops.one_hot(label_ids, logits.shape[-1], dtype=logits.dtype)
-        by_probs = probs * (from_normalizer - from_log_probs)
-        return None, by_probs + labels * from_log_probs
+    The gradient is written down, because each pass over `(B, T, V)` numbers counts on
+    CPUs: this takes the exponentials of the way there once more, and writes the labels'
+    numbers over the others, where TensorFlow's own would sum by segments.
+    """
 
-    log_probs = ops.squeeze(label_logits, axis=-1) - log_normalizer
-    return (log_probs, log_normalizer), gradient
+    @ops.custom_gradient
+    def log_probs(label_ids, logits):
+        highest = ops.max(logits, axis=-1, keepdims=True)  # (B, T, 1)
+        exponentials = ops.exp(logits - highest)
+        total = ops.sum(exponentials, axis=-1, keepdims=True)
+        log_normalizer = highest + ops.log(total)
+        label_logits = ops.take_along_axis(
+            logits, ops.expand_dims(label_ids, -1), axis=-1
+        )
+
+        def gradient(*args, upstream=None):
+            # TensorFlow gives them one by one, JAX as one tuple.
+            upstream = keras.tree.flatten(args if upstream is None else upstream)
+            into_log_probs, into_normalizer, *into_mean = [
+                ops.expand_dims(x, -1) for x in upstream
+            ]
+            scale = (into_normalizer - into_log_probs) / total
+            gradients = exponentials * scale
+            of_labels = ops.exp(label_logits - highest) * scale + into_log_probs
+            if with_mean:
+                each = into_mean[0] / logits.shape[-1]
+                gradients, of_labels = gradients + each, of_labels + each
+            return None, _replaced(gradients, label_ids, of_labels)
+
+        values = (label_logits - log_normalizer, log_normalizer)
+        if with_mean:
+            values += (ops.mean(logits, axis=-1, keepdims=True),)
+        return tuple(ops.squeeze(x, axis=-1) for x in values), gradient
+
+    values = log_probs(ops.cast(label_ids, "int32"), ops.cast(logits, "float32"))
+    return values if with_mean else (*values, None)
+
+
+def _replaced(x, ids, values):
+    """`x`, `(B, T, V)`, with `values`, `(B, T, 1)`, at the `ids`, `(B, T)`."""
+    shape, ids = ops.shape(x), ops.reshape(ids, (-1,))
+    rows = ops.arange(shape[0] * shape[1], dtype=ids.dtype)
+    replaced = ops.scatter_update(
+        ops.reshape(x, (-1, shape[2])),
+        ops.stack([rows, ids], axis=1),
+        ops.reshape(values, (-1,)),
+    )
+    return ops.reshape(replaced, shape)
 
 
 @keras.saving.register_keras_serializable("keras_seq2seq")
@@ -117,11 +150,13 @@ class TokenCrossEntropy(keras.losses.Loss):
         return mean_per_token * ops.divide_no_nan(ops.sum(weights), sequences)
 
     def call(self, y_true, y_pred):
-        log_probs, log_normalizer = token_log_probs(y_true, y_pred)
         if self.label_smoothing == 0.0:
-            return -log_probs
+            return -token_log_probs(y_true, y_pred)[0]
+        log_probs, log_normalizer, mean_logit = _log_probs(
+            y_true, y_pred, with_mean=True
+        )
         # The mean over the vocabulary of -log p needs no log p of its own.
-        mean_loss = log_normalizer - ops.mean(ops.cast(y_pred, "float32"), axis=-1)
+        mean_loss = log_normalizer - mean_logit
         if self.smoothing == "vocabulary":
             spread = mean_loss
         else:
