@@ -56,7 +56,7 @@ def _log_probs(label_ids, logits, *, with_mean):
                 gradients, of_labels = gradients + each, of_labels + each
             return None, _replaced(gradients, label_ids, of_labels)
 
-        values = (label_logits - log_normalizer, log_normalizer)
+        values: tuple[Any, ...] = (label_logits - log_normalizer, log_normalizer)
         if with_mean:
             values += (ops.mean(logits, axis=-1, keepdims=True),)
         return tuple(ops.squeeze(x, axis=-1) for x in values), gradient
