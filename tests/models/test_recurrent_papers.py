@@ -433,6 +433,14 @@ def test_end_can_be_left_out_of_the_attention():
     ]
 
 
+def test_the_presets_reverse_where_the_papers_do():
+    """Sutskever et al., section 3.3; Luong et al., table 1."""
+    reversing = {
+        name for name in RecurrentSeq2Seq.presets if preset(name).reverse_source
+    }
+    assert reversing == {"sutskever2014", "luong2015", "luong2015_local"}
+
+
 def test_reversal_keeps_end_and_padding_and_undoes_itself():
     model = preset("sutskever2014")
     mask = SOURCE != 0
