@@ -8,15 +8,26 @@ as a TensorFlow graph, under XLA and under `jax.jit` with equal results.
 
 from keras_seq2seq.decoding.beam import beam_search
 from keras_seq2seq.decoding.generate import generate
-from keras_seq2seq.decoding.greedy import greedy_search
-from keras_seq2seq.decoding.scoring import length_penalty, target_log_probs
+from keras_seq2seq.decoding.greedy import greedy_search, sample
+from keras_seq2seq.decoding.options import SearchInputs, SearchOptions
+from keras_seq2seq.decoding.sampling import uniform_noise
+from keras_seq2seq.decoding.scoring import (
+    coverage_score,
+    length_penalty,
+    target_log_probs,
+)
 from keras_seq2seq.decoding.search import SearchResult
 
 __all__ = [
+    "SearchInputs",
+    "SearchOptions",
     "SearchResult",
     "beam_search",
+    "coverage_score",
     "generate",
     "greedy_search",
     "length_penalty",
+    "sample",
     "target_log_probs",
+    "uniform_noise",
 ]

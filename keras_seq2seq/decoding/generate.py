@@ -1,13 +1,15 @@
 """Decoding with a model: NumPy in, NumPy out, compiled once for each set of options."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_seq2seq.decoding.beam import beam_search
+from keras_seq2seq.decoding.beam import search
+from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.search import SearchResult
 
 __all__ = ["generate"]
@@ -15,28 +17,26 @@ __all__ = ["generate"]
 # Buffers and caches shorter than this are not worth a program of their own.
 _SHORTEST_BUFFER = 16
 
+# Axes of each input, the batch among them.
+_RANKS = {
+    "length_limits": 1,
+    "min_lengths": 1,
+    "reward_lengths": 1,
+    "prefix_ids": 2,
+    "banned_phrases": 3,
+    "required_phrases": 4,
+    "seeds": 1,
+    "noise": 3,
+}
+
 # Programs hold their model weakly too: a value that held its key would keep it alive.
 _programs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def generate(
-    model: Any,
-    source_ids: Any,
-    *,
-    num_beams: int = 1,
-    max_length: int,
-    length_limits: Any = None,
-    min_length: int = 0,
-    length_penalty: float = 0.6,
-    n_best: int = 1,
-    start_id: int = 2,
-    end_id: int = 3,
-    pad_id: int = 0,
-    banned_ids: Sequence[int] = (0, 2),
-    return_attention: bool = False,
-    jit_compile: bool = False,
+    model: Any, source_ids: Any, *, jit_compile: bool = False, **options: Any
 ) -> SearchResult:
-    """Encodes a batch of sources and searches the best targets.
+    """Encodes a batch of sources and searches the best targets, or draws some.
 
     Encoding and search are compiled as one program, kept with the model for the next
     call: on the TensorFlow backend one graph for all shapes, on JAX one program a
@@ -49,54 +49,42 @@ def generate(
         model: A model of the four-call contract (`encode`, `initial_state`, `step`,
             `select_state`).
         source_ids: Sources, padded with PAD, int `(B, S)`.
-        num_beams: 1 for greedy search.
-        max_length: Most tokens of a row, END included; cut to what the model's
-            positions allow.
-        length_limits: The same for each row, int `(B,)`; None for `max_length`.
-        min_length: Least tokens before END.
-        length_penalty: Exponent of the penalty that scores are divided by.
-        n_best: Hypotheses returned of each source, at most `num_beams`.
-        start_id: Token that the first step is fed.
-        end_id: Token that ends a hypothesis.
-        pad_id: Token written after the end.
-        banned_ids: Tokens that are never written.
-        return_attention: Whether to return the attention over the source.
         jit_compile: On the TensorFlow backend, whether to compile with XLA, which
             takes seconds for every new shape. JAX always does.
+        **options: Fields of `SearchOptions` and `SearchInputs`. `max_length` must be
+            given; it is cut to what the model's positions allow.
 
     Returns:
         `SearchResult` of NumPy arrays; L is `max_length` after the cut.
 
     Raises:
+        TypeError: If there is no such option.
         ValueError: If a source is longer than the model's positions, the shapes do
-            not fit, or the options contradict each other.
+            not fit, the phrases that are required do not fit into a limit, or the
+            options contradict each other.
     """
     source_ids = np.asarray(source_ids, dtype="int32")
-    max_positions = getattr(model, "max_positions", None)
+    constants, inputs = split_options(options)
+    max_length, max_positions = (
+        constants.max_length,
+        getattr(model, "max_positions", None),
+    )
     if max_positions is not None:
         _check_source_length(source_ids, max_positions)
         max_length = min(max_length, max_positions)
-    limits = _checked_limits(length_limits, len(source_ids), max_length)
-    buffer_length = _buffer_length(limits, min_length, max_length)
-    options = {
-        "num_beams": num_beams,
-        "max_length": buffer_length,
-        "min_length": min_length,
-        "length_penalty": float(length_penalty),
-        "n_best": n_best,
-        "start_id": start_id,
-        "end_id": end_id,
-        "pad_id": pad_id,
-        "banned_ids": tuple(banned_ids),
-        "return_attention": return_attention,
-    }
-    key = (source_ids.ndim, jit_compile, *options.items())
+    tensors = _checked(inputs, len(source_ids), max_length)
+    buffer_length = _buffer_length(
+        tensors["length_limits"], constants.min_length, max_length
+    )
+    constants = replace(constants, max_length=buffer_length)
+    shapes = tuple((name, value.shape[1:]) for name, value in tensors.items())
+    key = (source_ids.ndim, jit_compile, constants, shapes)
     programs = _programs.setdefault(model, {})
     if key not in programs:
-        programs[key] = _compiled(model, options, source_ids.ndim, jit_compile)
-    result = programs[key](source_ids, limits)
+        programs[key] = _compiled(model, constants, source_ids, tensors, jit_compile)
+    result = programs[key](source_ids, tensors)
     result = SearchResult(*(None if x is None else np.asarray(x) for x in result))
-    return _padded(result, max_length - buffer_length, pad_id)
+    return _padded(result, max_length - buffer_length, constants.pad_id)
 
 
 def _check_source_length(source_ids: np.ndarray, max_positions: int) -> None:
@@ -108,17 +96,45 @@ def _check_source_length(source_ids: np.ndarray, max_positions: int) -> None:
         )
 
 
-def _checked_limits(length_limits: Any, batch: int, max_length: int) -> np.ndarray:
-    """The limit of each row, int32 `(B,)`."""
-    if length_limits is None:
-        return np.full((batch,), max_length, dtype="int32")
-    limits = np.asarray(length_limits, dtype="int32")
-    if limits.shape != (batch,):
+def _checked(
+    inputs: SearchInputs, batch: int, max_length: int
+) -> dict[str, np.ndarray]:
+    """The tensors that were given, with the limit of every row."""
+    tensors = {}
+    for name, value in inputs._asdict().items():
+        if value is None:
+            continue
+        dtype = "float32" if name == "noise" else "int32"
+        tensors[name] = np.asarray(value, dtype=dtype)
+        rank = _RANKS[name]
+        if tensors[name].ndim != rank or len(tensors[name]) != batch:
+            raise ValueError(
+                f"`{name}` must have {rank} axes, the first with one entry for each "
+                f"row of `source_ids`. Received: shape {tensors[name].shape} for "
+                f"{batch} rows."
+            )
+    limits = tensors.get("length_limits", np.full((batch,), max_length, "int32"))
+    tensors["length_limits"] = np.clip(limits, 1, max_length)
+    if inputs.required_phrases is not None:
+        _check_room(tensors)
+    return tensors
+
+
+def _check_room(tensors: dict[str, np.ndarray]) -> None:
+    """Refuses phrases that do not fit into a limit."""
+    lengths = (tensors["required_phrases"] != 0).sum(axis=-1)  # (B, C, A)
+    shortest = np.where(lengths > 0, lengths, lengths.max(axis=-1, keepdims=True))
+    needed = shortest.min(axis=-1, initial=2**30).sum(axis=-1, initial=0)
+    given = 0
+    if "prefix_ids" in tensors:
+        given = (tensors["prefix_ids"] != 0).sum(axis=-1)
+    room = tensors["length_limits"] - 1 - given
+    for row in np.flatnonzero(needed > room)[:1]:
         raise ValueError(
-            "`length_limits` must hold one limit for each row of `source_ids`. "
-            f"Received: shape {limits.shape} for {batch} rows."
+            f"`required_phrases` must fit into the length limit. Received for row "
+            f"{row}: {needed[row]} tokens of phrases where {max(room[row], 0)} can be "
+            "written before END. Raise the limit, or ask for less."
         )
-    return np.clip(limits, 1, max_length)
 
 
 def _buffer_length(limits: np.ndarray, min_length: int, max_length: int) -> int:
@@ -135,32 +151,35 @@ def _padded(result: SearchResult, missing: int, pad_id: int) -> SearchResult:
     attention = result.attention
     if attention is not None:
         attention = np.pad(attention, ((0, 0), (0, 0), (0, missing), (0, 0)))
-    return result._replace(ids=ids, attention=attention)
+    token_log_probs = result.token_log_probs
+    if token_log_probs is not None:
+        token_log_probs = np.pad(token_log_probs, ((0, 0), (0, 0), (0, missing)))
+    return result._replace(
+        ids=ids, attention=attention, token_log_probs=token_log_probs
+    )
 
 
 def _compiled(
-    model: Any, options: dict, source_rank: int, jit_compile: bool
-) -> Callable[[Any, Any], SearchResult]:
+    model: Any,
+    options: SearchOptions,
+    source_ids: np.ndarray,
+    tensors: dict[str, np.ndarray],
+    jit_compile: bool,
+) -> Callable[[Any, dict], SearchResult]:
     """Encoder and search of `model` as one program of the backend in use."""
     reference = weakref.ref(model)
 
-    def search(source_ids: Any, limits: Any) -> SearchResult:
+    def run(source_ids: Any, tensors: dict) -> SearchResult:
         model: Any = reference()
         memory = model.encode(source_ids)
-        state = model.initial_state(memory, options["max_length"])
-        return beam_search(
-            model.step,
-            memory,
-            state,
-            length_limits=limits,
-            select_state=model.select_state,
-            **options,
-        )
+        state = model.initial_state(memory, options.max_length)
+        inputs = SearchInputs(**tensors)
+        return search(model.step, memory, state, options, inputs, model.select_state)
 
     if keras.backend.backend() == "tensorflow":
-        return _compiled_by_tensorflow(search, source_rank, jit_compile)
+        return _compiled_by_tensorflow(run, source_ids, tensors, jit_compile)
     if keras.backend.backend() == "jax":
-        return _compiled_by_jax(search, reference)
+        return _compiled_by_jax(run, reference)
     raise ValueError(
         "`generate` runs on the TensorFlow and JAX backends. Received: "
         f"KERAS_BACKEND={keras.backend.backend()}."
@@ -168,16 +187,26 @@ def _compiled(
 
 
 def _compiled_by_tensorflow(
-    search: Callable, source_rank: int, jit_compile: bool
-) -> Callable[[Any, Any], SearchResult]:
+    run: Callable,
+    source_ids: np.ndarray,
+    tensors: dict[str, np.ndarray],
+    jit_compile: bool,
+) -> Callable[[Any, dict], SearchResult]:
     import tensorflow as tf
 
+    def spec(array: np.ndarray) -> Any:
+        return tf.TensorSpec((None,) * array.ndim, array.dtype)
+
+    # Loops over phrases are written out, one part for each token.
+    fixed = {
+        name: tf.TensorSpec((None, *array.shape[1:]), array.dtype)
+        for name, array in tensors.items()
+        if array.ndim > 1
+    }
+    specs = {name: fixed.get(name, spec(array)) for name, array in tensors.items()}
     return tf.function(
-        search,
-        input_signature=[
-            tf.TensorSpec((None,) * source_rank, tf.int32),
-            tf.TensorSpec((None,), tf.int32),
-        ],
+        run,
+        input_signature=[spec(source_ids), specs],
         jit_compile=jit_compile,
         # Loops are `ops.while_loop` already; rewriting the source costs seconds.
         autograph=False,
@@ -186,22 +215,22 @@ def _compiled_by_tensorflow(
 
 def _compiled_by_jax(
     search: Callable, reference: weakref.ref
-) -> Callable[[Any, Any], SearchResult]:
+) -> Callable[[Any, dict], SearchResult]:
     import jax
 
     @jax.jit
-    def run(values: list, source_ids: Any, limits: Any) -> SearchResult:
+    def run(values: list, source_ids: Any, tensors: dict) -> SearchResult:
         # The weights are arguments, so that the program does not freeze them.
         model: Any = reference()
         mapping = zip(model.variables, values, strict=True)
         with keras.StatelessScope(state_mapping=list(mapping)):
-            return search(source_ids, limits)
+            return search(source_ids, tensors)
 
-    def call(source_ids: Any, limits: Any) -> SearchResult:
+    def call(source_ids: Any, tensors: dict) -> SearchResult:
         model: Any = reference()
         # While `fit` runs, the latest weights live outside the variables.
         model.jax_state_sync()
         values = [variable.value for variable in model.variables]
-        return run(values, source_ids, limits)
+        return run(values, source_ids, tensors)
 
     return call

@@ -1,92 +1,117 @@
-"""Greedy search: the likeliest token at every step."""
+"""Writing one token after the other: the likeliest, or one that is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_seq2seq.buffers import write_at
+from keras_seq2seq.decoding.candidates import RowRules, next_tokens, vocabulary_of
+from keras_seq2seq.decoding.continuations import reordered
+from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
+from keras_seq2seq.decoding.sampling import draw, uniform_noise
+from keras_seq2seq.decoding.scoring import length_penalty
 from keras_seq2seq.decoding.search import (
+    IMPOSSIBLE,
     POSSIBLE_ABOVE,
     SearchResult,
     Step,
+    as_tensors,
     attention_width,
     batch_size,
     check_attention,
-    check_options,
-    next_tokens,
+    forced_at,
+    repeat_rows,
     row_limits,
 )
 
-__all__ = ["greedy_search"]
+__all__ = ["greedy_search", "sample"]
 
 
-def greedy_search(
-    step: Step,
-    memory: Any,
-    state: Any,
-    *,
-    max_length: int,
-    length_limits: Any = None,
-    min_length: int = 0,
-    start_id: int = 2,
-    end_id: int = 3,
-    pad_id: int = 0,
-    banned_ids: Sequence[int] = (0, 2),
-    return_attention: bool = False,
-) -> SearchResult:
+def greedy_search(step: Step, memory: Any, state: Any, **options: Any) -> SearchResult:
     """Writes the likeliest token at every step, until END or the row's limit.
 
     A row that has ended writes PAD and keeps its score; the loop ends when all
-    rows have. A row whose logits turn NaN stops there, unfinished.
+    rows have. A row whose logits turn NaN, or that no token is allowed in, stops
+    there, unfinished.
 
     Args:
         step: `step(token_ids, memory, state)` returning the next token's logits
             `(B, V)`, the new state, and attention weights `(B, S)` or None.
         memory: What the step reads and never changes; batch on axis 0.
         state: What the step changes; batch on axis 0.
-        max_length: Most tokens of a row, END included; the length L of the result.
-        length_limits: The same for each row, int32 `(B,)`; None for `max_length`.
-        min_length: Least tokens before END. A row whose limit is not greater ends
-            at its limit, unfinished.
-        start_id: Token that the first step is fed.
-        end_id: Token that ends a row.
-        pad_id: Token written after the end.
-        banned_ids: Tokens that are never written.
-        return_attention: Whether to keep the attention of every step.
+        **options: Fields of `SearchOptions` and `SearchInputs`; `max_length` must be
+            given.
 
     Returns:
-        `SearchResult` with N = 1; scores are the log-probabilities.
+        `SearchResult` with N = 1.
 
     Raises:
+        TypeError: If there is no such option.
         ValueError: If the options contradict each other, or attention is asked for
             where there is none.
     """
-    check_options(
-        max_length=max_length,
-        min_length=min_length,
-        end_id=end_id,
-        banned_ids=banned_ids,
-    )
+    constants, inputs = split_options(options)
+    return write_rows(step, memory, state, constants, inputs)
+
+
+def sample(step: Step, memory: Any, state: Any, **options: Any) -> SearchResult:
+    """Draws every token, `n_best` samples of each source.
+
+    What is drawn depends on the source's seed and the number of the sample, not on
+    the batch. Samples are independent, so that two may be equal; the likeliest under
+    the model comes first.
+
+    Args:
+        step: As for `greedy_search`, of B*N rows, the N samples of a source adjacent.
+        memory: What the step reads, B rows; never repeated.
+        state: What the step changes, B rows; repeated here to B*N.
+        **options: Fields of `SearchOptions`, with `temperature` above 0, and of
+            `SearchInputs`, with `seeds` or `noise`.
+
+    Returns:
+        `SearchResult` with N = `n_best`; log-probabilities are the model's own,
+        before temperature, top-k and top-p.
+
+    Raises:
+        TypeError: If there is no such option.
+        ValueError: If the options contradict each other, there is nothing to draw by,
+            or attention is asked for where there is none.
+    """
+    constants, inputs = split_options(options)
+    if not constants.samples:
+        raise ValueError(
+            "`temperature` must be above 0 to sample. Received: "
+            f"temperature={constants.temperature}."
+        )
+    return write_rows(step, memory, state, constants, inputs)
+
+
+def write_rows(
+    step: Step, memory: Any, state: Any, options: SearchOptions, inputs: SearchInputs
+) -> SearchResult:
+    """Writes the rows of a greedy search, or of `n_best` samples of each source."""
+    if inputs.required_phrases is not None:
+        raise ValueError(
+            "`required_phrases` needs a beam search. Received: "
+            f"num_beams={options.num_beams}, temperature={options.temperature}."
+        )
+    copies = options.n_best
+    inputs = as_tensors(inputs)
     batch = batch_size(memory, state)
-    limits = row_limits(length_limits, max_length, batch)
-    carry = {
-        "position": ops.zeros((), dtype="int32"),
-        "token_ids": ops.full((batch,), start_id, dtype="int32"),
-        "state": state,
-        "done": ops.zeros((batch,), dtype="bool"),
-        "finished": ops.zeros((batch,), dtype="bool"),
-        "lengths": ops.zeros((batch,), dtype="int32"),
-        "log_probs": ops.zeros((batch,), dtype="float32"),
-        "ids": ops.full((batch, max_length), pad_id, dtype="int32"),
-    }
-    if return_attention:
-        width = attention_width(memory)
-        carry["attention"] = ops.zeros((batch, max_length, width), dtype="float32")
+    inputs, noise = _by_row(inputs, batch, options)
+    rows = batch * copies
+    limits = row_limits(inputs.length_limits, options.max_length, rows)
+    choose = _chooser(options, inputs, noise)
+    carry = _initial_carry(repeat_rows(state, copies), rows, options)
+    if options.return_attention:
+        shape = (rows, options.max_length, attention_width(memory))
+        carry["attention"] = ops.zeros(shape, dtype="float32")
 
     def unfinished(carry: dict) -> Any:
         return ops.logical_and(
-            carry["position"] < max_length,
+            carry["position"] < options.max_length,
             ops.logical_not(ops.all(carry["done"])),
         )
 
@@ -95,22 +120,13 @@ def greedy_search(
         logits, state, attention_weights = step(
             carry["token_ids"], memory, carry["state"]
         )
-        candidate_ids, candidate_log_probs = next_tokens(
-            logits,
-            count=1,
-            position=position,
-            min_length=min_length,
-            end_id=end_id,
-            banned_ids=banned_ids,
-        )
-        log_probs, best = ops.top_k(candidate_log_probs, 1)  # (B, 1)
-        token_ids = ops.take_along_axis(candidate_ids, best, axis=1)
-        log_probs = ops.squeeze(log_probs, axis=1)  # (B,)
+        token_ids, log_probs = choose(logits, carry["ids"], position)
         active = ops.logical_and(
             ops.logical_not(carry["done"]), log_probs > POSSIBLE_ABOVE
         )
-        token_ids = ops.where(active, ops.squeeze(token_ids, axis=1), pad_id)  # (B,)
-        ended = ops.logical_and(active, token_ids == end_id)
+        token_ids = ops.where(active, token_ids, options.pad_id)  # (R,)
+        log_probs = ops.where(active, log_probs, 0.0)
+        ended = ops.logical_and(active, token_ids == options.end_id)
         stopped = ops.logical_or(ops.logical_not(active), position + 1 >= limits)
         new = {
             "position": position + 1,
@@ -119,28 +135,123 @@ def greedy_search(
             "done": ops.logical_or(stopped, ended),
             "finished": ops.logical_or(carry["finished"], ended),
             "lengths": carry["lengths"] + ops.cast(active, "int32"),
-            "log_probs": carry["log_probs"] + ops.where(active, log_probs, 0.0),
-            "ids": write_at(
-                carry["ids"], position, ops.expand_dims(token_ids, axis=1), axis=1
-            ),
+            "log_probs": carry["log_probs"] + log_probs,
+            "ids": _write(carry["ids"], position, token_ids),
         }
-        if return_attention:
+        if options.return_token_scores:
+            scores = carry["token_log_probs"]
+            new["token_log_probs"] = _write(scores, position, log_probs)
+        if options.return_attention:
             weights = check_attention(attention_weights)
             weights = ops.where(ops.expand_dims(active, axis=1), weights, 0.0)
-            new["attention"] = write_at(
-                carry["attention"], position, ops.expand_dims(weights, axis=1), axis=1
-            )
+            new["attention"] = _write(carry["attention"], position, weights)
         return (new,)
 
     (carry,) = ops.while_loop(unfinished, advance, (carry,))
-    log_probs = ops.expand_dims(carry["log_probs"], axis=1)  # (B, 1)
-    return SearchResult(
-        ids=ops.expand_dims(carry["ids"], axis=1),
-        lengths=ops.expand_dims(carry["lengths"], axis=1),
-        scores=log_probs,
-        log_probs=log_probs,
-        finished=ops.expand_dims(carry["finished"], axis=1),
-        attention=(
-            ops.expand_dims(carry["attention"], axis=1) if return_attention else None
-        ),
+    return _result(carry, copies, options)
+
+
+def _by_row(
+    inputs: SearchInputs, batch: Any, options: SearchOptions
+) -> tuple[SearchInputs, Any]:
+    """The inputs and the noise of every row, those of a source repeated."""
+    noise = None
+    if options.samples:
+        noise = inputs.noise
+        if noise is None:
+            if inputs.seeds is None:
+                raise ValueError(
+                    "`seeds` must hold one whole number for each source where tokens "
+                    f"are drawn. Received: temperature={options.temperature}, "
+                    "seeds=None."
+                )
+            noise = uniform_noise(inputs.seeds, options.n_best, options.max_length)
+        noise = ops.reshape(noise, (batch * options.n_best, options.max_length))
+    inputs = inputs._replace(noise=None, seeds=None)
+    return SearchInputs(*repeat_rows(tuple(inputs), options.n_best)), noise
+
+
+def _chooser(
+    options: SearchOptions, inputs: SearchInputs, noise: Any
+) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+    """How a step gets from logits to the token of each row and its log-probability."""
+    phrases = inputs.banned_phrases
+    looks_back = options.uses_history or phrases is not None
+
+    def rules_at(history: Any, position: Any) -> RowRules:
+        return RowRules(
+            position=position,
+            min_lengths=inputs.min_lengths,
+            history=history if looks_back else None,
+            banned_phrases=phrases,
+            forced_ids=forced_at(inputs.prefix_ids, position, options.pad_id),
+        )
+
+    def likeliest(logits: Any, history: Any, position: Any) -> tuple[Any, Any]:
+        rules = rules_at(history, position)
+        found = next_tokens(logits, count=1, options=options, rules=rules)
+        ranking, best = ops.top_k(found.ranking, 1)  # (R, 1)
+        best = ops.cast(best, "int32")
+        token_ids = ops.take_along_axis(found.token_ids, best, axis=1)
+        log_probs = ops.take_along_axis(found.log_probs, best, axis=1)
+        log_probs = ops.where(ranking > POSSIBLE_ABOVE, log_probs, IMPOSSIBLE)
+        return ops.squeeze(token_ids, axis=1), ops.squeeze(log_probs, axis=1)
+
+    def drawn(logits: Any, history: Any, position: Any) -> tuple[Any, Any]:
+        rules = rules_at(history, position)
+        return draw(
+            vocabulary_of(logits, options, rules),
+            ops.take(noise, position, axis=1),
+            options=options,
+            rules=rules,
+        )
+
+    return drawn if options.samples else likeliest
+
+
+def _initial_carry(state: Any, rows: Any, options: SearchOptions) -> dict:
+    """Loop variables before the first step."""
+    shape = (rows, options.max_length)
+    carry = {
+        "position": ops.zeros((), dtype="int32"),
+        "token_ids": ops.full((rows,), options.start_id, dtype="int32"),
+        "state": state,
+        "done": ops.zeros((rows,), dtype="bool"),
+        "finished": ops.zeros((rows,), dtype="bool"),
+        "lengths": ops.zeros((rows,), dtype="int32"),
+        "log_probs": ops.zeros((rows,), dtype="float32"),
+        "ids": ops.full(shape, options.pad_id, dtype="int32"),
+    }
+    if options.return_token_scores:
+        carry["token_log_probs"] = ops.zeros(shape, dtype="float32")
+    return carry
+
+
+def _write(buffer: Any, position: Any, values: Any) -> Any:
+    """`buffer` `(R, L, …)` with `values` `(R, …)` at `position`."""
+    return write_at(buffer, position, ops.expand_dims(values, axis=1), axis=1)
+
+
+def _result(carry: dict, copies: int, options: SearchOptions) -> SearchResult:
+    """The rows by source, the best first."""
+    penalty = length_penalty(
+        carry["lengths"], options.length_penalty, base=options.length_penalty_base
     )
+    found = {
+        "ids": carry["ids"],
+        "lengths": carry["lengths"],
+        "scores": carry["log_probs"] / penalty,
+        "log_probs": carry["log_probs"],
+        "finished": carry["finished"],
+        "attention": carry.get("attention"),
+        "token_log_probs": carry.get("token_log_probs"),
+    }
+    found = {
+        name: None if x is None else ops.reshape(x, (-1, copies, *ops.shape(x)[1:]))
+        for name, x in found.items()
+    }
+    if copies > 1:
+        _, order = ops.top_k(found["scores"], copies)
+        order = ops.cast(order, "int32")
+        found = keras.tree.map_structure(lambda x: reordered(x, order), found)
+    return SearchResult(**found)

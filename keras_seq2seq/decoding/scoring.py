@@ -1,21 +1,25 @@
-"""Scores of target sequences: the length penalty and teacher-forced log-probability."""
+"""Scores of target sequences: penalties, and teacher-forced log-probability."""
 
 from typing import Any
 
 from keras import ops
 
-__all__ = ["length_penalty", "target_log_probs"]
+__all__ = ["coverage_score", "length_penalty", "target_log_probs"]
 
 
-def length_penalty(lengths: Any, alpha: float) -> Any:
+def length_penalty(lengths: Any, alpha: float, *, base: float = 5.0) -> Any:
     """Divisor that makes log-probabilities of different lengths comparable.
 
-    `((5 + length) / 6) ** alpha`, where `length` counts the tokens written, END
-    included and START not. 0 leaves log-probabilities as they are.
+    `((base + length) / (base + 1)) ** alpha`, where `length` counts the tokens
+    written, END included and START not. An alpha of 0 leaves log-probabilities as
+    they are; a base of 0 is the penalty of fairseq and Sockeye, and with an alpha of
+    1 gives the mean.
 
     Args:
         lengths: Numbers of tokens, of any shape.
         alpha: Strength of the penalty; 0 or more.
+        base: What lengths are counted from; 0 or more. A length of 0 counts as 1
+            where it is 0.
 
     Returns:
         The divisor, float32, shaped as `lengths`.
@@ -23,7 +27,28 @@ def length_penalty(lengths: Any, alpha: float) -> Any:
     Reference:
         Wu et al., 2016, equation 14.
     """
-    return ops.power((ops.cast(lengths, "float32") + 5.0) / 6.0, alpha)
+    lengths = ops.cast(lengths, "float32")
+    if base == 0:
+        lengths = ops.maximum(lengths, 1.0)  # nothing written: nothing to divide
+    return ops.power((lengths + base) / (base + 1.0), alpha)
+
+
+def coverage_score(coverage: Any, source_mask: Any) -> Any:
+    """Sum over real source positions of the log of the attention they received.
+
+    Args:
+        coverage: Attention summed over the tokens written, `(…, S)`; more than 1
+            counts as 1, less than 1e-9 as that.
+        source_mask: True on real positions, bool, broadcastable to it.
+
+    Returns:
+        At most 0, float32 `(…)`.
+
+    Reference:
+        Wu et al., 2016, equation 14.
+    """
+    logs = ops.log(ops.clip(ops.cast(coverage, "float32"), 1e-9, 1.0))
+    return ops.sum(ops.where(source_mask, logs, 0.0), axis=-1)
 
 
 def target_log_probs(logits: Any, label_ids: Any, label_weights: Any) -> Any:

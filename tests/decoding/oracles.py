@@ -123,11 +123,30 @@ class HistoryModel(keras.Model):
         return log_probs, attention
 
 
-def exhaustive(log_probs_of, vocabulary_size, limit, *, alpha=0.0, min_length=0):
+def exhaustive(
+    log_probs_of,
+    vocabulary_size,
+    limit,
+    *,
+    alpha=0.0,
+    min_length=0,
+    score=None,
+    keep=lambda tokens: True,
+):
     """Every hypothesis with its log-probability and score, best first.
 
     Finished ones only, unless there is none: then those that the limit cut.
+
+    Args:
+        log_probs_of: Log-probabilities of the next token, given the tokens so far.
+        vocabulary_size: Number of tokens.
+        limit: Most tokens, END included.
+        alpha: Exponent of the length penalty of GNMT.
+        min_length: Fewest tokens before END.
+        score: `score(tokens, log_prob)` in place of that penalty.
+        keep: `keep(tokens)`, whether a hypothesis is allowed.
     """
+    score = score or (lambda tokens, total: total / ((5 + len(tokens)) / 6) ** alpha)
     words = [i for i in range(vocabulary_size) if i not in (*BANNED, END)]
     finished, cut = [], []
     for length in range(limit + 1):
@@ -145,9 +164,8 @@ def exhaustive(log_probs_of, vocabulary_size, limit, *, alpha=0.0, min_length=0)
                 log_probs_of(tokens[:position])[token]
                 for position, token in enumerate(tokens)
             )
-            if np.isfinite(total) and total > -1e8:
-                score = total / ((5 + len(tokens)) / 6) ** alpha
-                rows.append((tokens, total, score))
+            if np.isfinite(total) and total > -1e8 and keep(tokens):
+                rows.append((tokens, total, score(tokens, total)))
         return sorted(rows, key=lambda row: -row[2])
 
     return scored(finished) or scored(cut)

@@ -10,15 +10,56 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seq2seq.decoding import SearchResult, beam_search, generate, greedy_search
+from keras_seq2seq.decoding import SearchResult, beam_search, generate
 from tests.decoding.oracles import HistoryModel, assert_same
 
 SOURCES = np.array([[4, 5, 6], [7, 8, 0], [9, 0, 0]], "int32")
 LIMITS = np.array([8, 5, 2], "int32")
+# Every option of the searches; the inputs are for three sources.
 SEARCHES = {
     "greedy": {"num_beams": 1},
+    "greedy_rules": {
+        "no_repeat_ngram_size": 2,
+        "repetition_penalty": 1.3,
+        "min_lengths": np.array([3, 0, 1], "int32"),
+        "banned_phrases": np.array([[[4, 1]], [[5, 0]], [[0, 0]]], "int32"),
+        "return_token_scores": True,
+    },
     "beam": {"num_beams": 4, "n_best": 3},
     "beam_min_length": {"num_beams": 3, "min_length": 2, "length_penalty": 0.0},
+    "beam_penalties": {
+        "num_beams": 3,
+        "n_best": 3,
+        "coverage_penalty": 0.3,
+        "length_penalty": 1.0,
+        "length_penalty_base": 0.0,
+        "length_reward": 0.4,
+        "reward_lengths": np.array([4, 5, 1], "int32"),
+        "return_token_scores": True,
+        "stop": "count",
+    },
+    "beam_rules": {
+        "num_beams": 4,
+        "n_best": 2,
+        "no_repeat_ngram_size": 2,
+        "repetition_penalty": 1.3,
+        "prefix_ids": np.array([[4, 0], [0, 0], [5, 0]], "int32"),
+    },
+    "beam_required": {
+        "num_beams": 3,
+        "required_phrases": np.array(
+            [[[[4, 5]], [[1, 0]]], [[[5, 5]], [[0, 0]]], [[[4, 0]], [[0, 0]]]], "int32"
+        ),
+    },
+    "groups": {"num_beams": 4, "n_best": 4, "num_groups": 2, "diversity_penalty": 0.5},
+    "alternatives": {"num_beams": 3, "n_best": 3, "alternatives": True},
+    "samples": {
+        "temperature": 1.4,
+        "top_k": 4,
+        "top_p": 0.9,
+        "n_best": 3,
+        "seeds": np.array([1, 2, 3], "int32"),
+    },
 }
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,12 +68,15 @@ def search(model, source_ids, limits, options):
     memory = model.encode(source_ids)
     state = model.initial_state(memory, 8)
     common = {"max_length": 8, "length_limits": limits, "return_attention": True}
-    if options["num_beams"] == 1:
-        return greedy_search(model.step, memory, state, **common)
     select_state = model.select_state
     return beam_search(
         model.step, memory, state, select_state=select_state, **common, **options
     )
+
+
+def rows_of(options, rows):
+    """The options for the first rows of the sources."""
+    return {k: v[:rows] if isinstance(v, np.ndarray) else v for k, v in options.items()}
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -41,17 +85,25 @@ def test_graph_with_dynamic_shapes_equals_eager(name, jit_compile):
     import tensorflow as tf
 
     model = HistoryModel()
+    inputs = {k: v for k, v in SEARCHES[name].items() if isinstance(v, np.ndarray)}
+    constants = {k: v for k, v in SEARCHES[name].items() if k not in inputs}
     compiled = tf.function(
-        lambda ids, limits: search(model, ids, limits, SEARCHES[name]),
+        lambda ids, limits, inputs: search(model, ids, limits, constants | inputs),
         input_signature=[
             tf.TensorSpec((None, None), tf.int32),
             tf.TensorSpec((None,), tf.int32),
+            {
+                k: tf.TensorSpec((None, *v.shape[1:]), tf.int32)
+                for k, v in inputs.items()
+            },
         ],
         jit_compile=jit_compile,
     )
     for rows in (3, 1):
-        expected = search(model, SOURCES[:rows], LIMITS[:rows], SEARCHES[name])
-        assert_same(expected, compiled(SOURCES[:rows], LIMITS[:rows]))
+        options = rows_of(SEARCHES[name], rows)
+        expected = search(model, SOURCES[:rows], LIMITS[:rows], options)
+        found = compiled(SOURCES[:rows], LIMITS[:rows], rows_of(inputs, rows))
+        assert_same(expected, found)
     assert compiled.experimental_get_tracing_count() == 1
 
 
@@ -87,7 +139,8 @@ def jax_results(folder):
 
 
 def save(path, result):
-    np.savez(path, **{k: ops.convert_to_numpy(v) for k, v in result._asdict().items()})
+    found = {k: v for k, v in result._asdict().items() if v is not None}
+    np.savez(path, **{k: ops.convert_to_numpy(v) for k, v in found.items()})
 
 
 def test_jax_equals_tensorflow(tmp_path):

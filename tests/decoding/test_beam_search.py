@@ -109,6 +109,146 @@ def test_wide_search_with_history_equals_exhaustive_search_in_every_row(alpha):
         check_against(exhaustive(log_probs_of, 7, limit, alpha=alpha), result, row)
 
 
+@pytest.mark.parametrize("stop", ["exact", "count"])
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("base", [0.0, 2.0])
+def test_wide_search_by_other_length_penalties_equals_exhaustive_search(
+    stop, alpha, base
+):
+    chain = random_chain(seed=12)
+    expected = exhaustive(
+        chain_log_probs(chain),
+        6,
+        4,
+        score=lambda t, total: total / ((base + len(t)) / (base + 1)) ** alpha,
+    )
+    result = search_chain(
+        chain,
+        num_beams=ALL_BEAMS,
+        n_best=9,
+        length_penalty=alpha,
+        length_penalty_base=base,
+        stop=stop,
+    )
+    check_against(expected, result)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize("most", [None, [2, 3, 1, 9]])
+def test_wide_search_with_a_reward_for_length_equals_exhaustive_search(alpha, most):
+    model = HistoryModel(vocabulary_size=7)
+    result = search_model(
+        model,
+        num_beams=80,
+        n_best=12,
+        max_length=3,
+        length_penalty=alpha,
+        length_reward=0.9,
+        reward_lengths=None if most is None else np.array(most),
+    )
+    for row, source in enumerate(SOURCES):
+        log_probs_of, _ = model.reference(source)
+
+        def score(tokens, total, row=row):
+            rewarded = min(len(tokens), 99 if most is None else most[row])
+            return total / ((5 + len(tokens)) / 6) ** alpha + 0.9 * rewarded
+
+        check_against(exhaustive(log_probs_of, 7, 3, score=score), result, row)
+
+
+def coverage_of(attention_of, tokens, width):
+    """Coverage of a hypothesis by the reference model, over real positions."""
+    total = sum(attention_of(tokens[:position]) for position in range(len(tokens)))
+    return np.log(np.clip(total[:width], 1e-9, 1.0)).sum()
+
+
+@pytest.mark.parametrize("beta", [0.2, 2.0])
+def test_wide_search_with_coverage_equals_exhaustive_search(beta):
+    model = HistoryModel(vocabulary_size=7)
+    sources = SOURCES.copy()
+    sources[1, 2] = 0  # one position of padding
+    result = search_model(
+        model, sources, num_beams=80, n_best=12, max_length=3, coverage_penalty=beta
+    )
+    for row, source in enumerate(sources):
+        log_probs_of, attention_of = model.reference(source)
+        width = int((source != 0).sum())
+
+        def score(tokens, total, attention_of=attention_of, width=width):
+            covered = coverage_of(attention_of, tokens, width)
+            return total / ((5 + len(tokens)) / 6) ** 0.6 + beta * covered
+
+        check_against(exhaustive(log_probs_of, 7, 3, score=score), result, row)
+
+
+def test_coverage_without_attention_is_refused():
+    def step(token_ids, memory, state):
+        return ops.zeros((ops.shape(token_ids)[0], 6)), state, None
+
+    with pytest.raises(ValueError, match="Received: None"):
+        beam_search(
+            step, *chain_inputs(), num_beams=2, max_length=2, coverage_penalty=0.1
+        )
+
+
+@pytest.mark.parametrize("num_beams", [3, 6])
+def test_counting_stops_when_as_many_have_ended_as_there_are_beams(num_beams):
+    steps = []
+    chain = random_chain(seed=3)
+    plain = chain_step(chain)
+
+    def step(*arguments):
+        steps.append(1)
+        return plain(*arguments)
+
+    options = {"num_beams": num_beams, "n_best": num_beams, "max_length": 12}
+    result = beam_search(step, *chain_inputs(), **options, stop="count")
+    counted = len(steps)
+    beam_search(step, *chain_inputs(), **options)
+    assert counted < len(steps) - counted
+    lengths = ops.convert_to_numpy(result.lengths)
+    assert lengths.max() == counted
+    assert ops.convert_to_numpy(result.finished).all()
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("limit", [3, 6])
+def test_token_scores_are_those_of_the_returned_tokens(num_beams, limit):
+    model = HistoryModel(vocabulary_size=9, seed=5)
+    result = search_model(
+        model,
+        num_beams=num_beams,
+        n_best=num_beams,
+        length_limits=np.full((4,), limit),
+        return_token_scores=True,
+    )
+    found = ops.convert_to_numpy(result.token_log_probs)
+    for row, source in enumerate(SOURCES):
+        log_probs_of, _ = model.reference(source)
+        for rank, tokens in enumerate(hypotheses(result, row)):
+            expected = [log_probs_of(tokens[:i])[t] for i, t in enumerate(tokens)]
+            np.testing.assert_allclose(
+                found[row, rank, : len(tokens)], expected, atol=1e-4
+            )
+            assert not found[row, rank, len(tokens) :].any()
+
+
+def test_minimum_lengths_may_differ_by_row():
+    model = HistoryModel(seed=4)
+    least = np.array([0, 1, 3, 4])
+    for num_beams in (1, 3):
+        result = search_model(model, num_beams=num_beams, min_lengths=least)
+        for row in range(4):
+            alone = search_model(
+                model,
+                SOURCES[row : row + 1],
+                num_beams=num_beams,
+                min_length=int(least[row]),
+            )
+            assert hypotheses(result, row) == hypotheses(alone, 0)
+            assert len(hypotheses(result, row)[0]) > least[row]
+
+
 @pytest.mark.parametrize("num_beams", [2, 3, 5])
 def test_each_hypothesis_has_the_log_prob_and_attention_of_its_own_tokens(num_beams):
     model = HistoryModel(vocabulary_size=9, seed=5)
@@ -188,7 +328,7 @@ def test_early_stop_equals_no_early_stop(monkeypatch, alpha, n_best):
     model = HistoryModel(seed=6)
     early = search(model)
     count, steps = len(steps), []
-    monkeypatch.setattr(beam, "_cannot_improve", lambda scores, *_: scores[:, 0] > 1)
+    monkeypatch.setattr(beam, "_cannot_improve", lambda scores, _: scores[:, 0] > 1)
     late = search(model)
     assert_same(early, late)
     assert len(steps) == 8

@@ -82,9 +82,9 @@ def test_min_length_puts_off_end():
     assert hypotheses(greedy(chain), 0) == [[END]]
     assert hypotheses(greedy(chain, min_length=1), 0) == [[4, END]]
     assert hypotheses(greedy(chain, min_length=3), 0) == [[4, 4, 4, END]]
-    # The score is the model's own, not renormalised without END.
+    # The log-probability is the model's own, not renormalised without END.
     result = greedy(chain, min_length=1)
-    np.testing.assert_allclose(np.exp(float(result.scores[0, 0])), 0.21, rtol=1e-4)
+    np.testing.assert_allclose(np.exp(float(result.log_probs[0, 0])), 0.21, rtol=1e-4)
 
 
 def test_banned_tokens_are_never_written():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seq2seq.decoding import length_penalty, target_log_probs
+from keras_seq2seq.decoding import coverage_score, length_penalty, target_log_probs
 
 
 def test_length_penalty_is_one_for_one_token_and_for_alpha_zero():
@@ -18,6 +18,25 @@ def test_length_penalty_matches_hand_computed_numbers():
     short, long = length_penalty(3, 1.0), length_penalty(8, 1.0)
     assert -2 / float(short) == pytest.approx(-1.5)
     assert -3 / float(long) == pytest.approx(-1.3846, abs=1e-4)
+
+
+def test_base_0_is_the_length_to_a_power_and_nothing_written_counts_as_1():
+    assert float(length_penalty(8, 1.0, base=0)) == pytest.approx(8.0)
+    assert float(length_penalty(9, 0.5, base=0)) == pytest.approx(3.0)
+    assert float(length_penalty(0, 1.0, base=0)) == pytest.approx(1.0)
+
+
+def test_coverage_matches_a_hand_computed_number_and_padding_changes_nothing():
+    coverage = np.array([[1.2, 0.5, 0.3], [1.2, 0.5, 0.3]])
+    mask = np.array([[True, True, True], [True, True, False]])
+    found = 0.2 * ops.convert_to_numpy(coverage_score(coverage, mask))
+    np.testing.assert_allclose(found, [-0.379424, 0.2 * np.log(0.5)], atol=1e-6)
+    padded = np.pad(coverage, ((0, 0), (0, 3)))
+    mask = np.pad(mask, ((0, 0), (0, 3)))
+    again = 0.2 * ops.convert_to_numpy(coverage_score(padded, mask))
+    np.testing.assert_allclose(again, found, atol=1e-6)
+    nothing = coverage_score(np.zeros((1, 2)), np.ones((1, 2), bool))
+    assert float(nothing[0]) == pytest.approx(2 * np.log(1e-9), rel=1e-5)
 
 
 def test_target_log_probs_sums_the_labels_of_real_positions():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seq2seq.decoding import beam_search, greedy_search, search
+from keras_seq2seq.decoding import beam_search, candidates, greedy_search
 from tests.decoding.oracles import assert_same, chain_inputs, random_chain
 from tests.helpers import chain_step
 
@@ -18,7 +18,7 @@ def test_top_of_large_equals_a_stable_sort_with_and_without_ties(width, count):
         -np.ones((5, width)) * 1e30,
     ):
         values = values.astype("float32")
-        largest, columns = search.top_of_large(ops.convert_to_tensor(values), count)
+        largest, columns = candidates.top_of_large(ops.convert_to_tensor(values), count)
         columns = ops.convert_to_numpy(columns)
         expected = np.argsort(-values, axis=1, kind="stable")[:, :count]
         sorted_values = np.take_along_axis(values, expected, axis=1)
@@ -41,6 +41,6 @@ def test_searches_of_a_large_vocabulary_equal_those_by_plain_top_k(monkeypatch):
         )
 
     found = both()
-    monkeypatch.setattr(search, "top_of_large", lambda x, k: ops.top_k(x, k))
+    monkeypatch.setattr(candidates, "top_of_large", lambda x, k: ops.top_k(x, k))
     for result, expected in zip(found, both(), strict=True):
         assert_same(expected, result)
