@@ -106,6 +106,54 @@ def _measured_with(
     }
 
 
+def set_decoding(translator: Any, run: Path, overrides: Sequence[str]) -> None:
+    """Put settings of the command line in place of the run's `[decoding]`.
+
+    Args:
+        translator: What `load` returned.
+        run: Its folder.
+        overrides: Texts `decoding.key=value`.
+
+    Raises:
+        ValueError: If one is of another table, or with all mistakes at once.
+    """
+    from keras_seq2seq.config import load_config
+
+    for override in overrides:
+        if not override.startswith("decoding."):
+            raise ValueError(
+                "`--set` takes settings of [decoding] here, as "
+                f"decoding.no_repeat_ngram_size=3. Received: {override!r}."
+            )
+    if overrides:
+        translator.decoding = load_config(run / "run.toml", overrides).decoding
+
+
+def rendered(
+    pairs: Iterable[tuple[str, list[Any]]], *, jsonl: bool, ranked: bool, details: bool
+) -> Iterator[str]:
+    """Lines of output for each source with its hypotheses.
+
+    Args:
+        pairs: Sources with their hypotheses.
+        jsonl: Whether to write one JSON object a source.
+        ranked: Whether lines of text have rank and score.
+        details: Whether objects have tokens, their scores and the alignment.
+    """
+    fields = ["text", "score", "log_prob", "finished", "truncated_source"]
+    fields += ["tokens", "token_scores", "source_tokens", "alignment"] * details
+    for source, hypotheses in pairs:
+        if jsonl:
+            rows = [{name: getattr(h, name) for name in fields} for h in hypotheses]
+            found = {"source": source, "hypotheses": rows}
+            yield json.dumps(found, ensure_ascii=False)
+        elif ranked:
+            for rank, hypothesis in enumerate(hypotheses, start=1):
+                yield f"{rank}\t{hypothesis.score:.6f}\t{hypothesis.text}"
+        else:
+            yield hypotheses[0].text
+
+
 def compare_recipes(
     recipes: Sequence[Path], output: Path, overrides: Sequence[str], **options: Any
 ) -> None:

@@ -20,6 +20,7 @@ from keras_seq2seq.config import DecodingConfig, EvaluationConfig, TrainingConfi
 from keras_seq2seq.corpora import Pair
 from keras_seq2seq.decoding import generate
 from keras_seq2seq.evaluation import evaluate_texts
+from keras_seq2seq.requests import make_request
 from keras_seq2seq.runs import RunState, read_rows, write_text
 from keras_seq2seq.series_config import SeriesTrainingConfig
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
@@ -224,23 +225,23 @@ class TextValidation(keras.callbacks.Callback):
         texts = [""] * len(self.sources)
         lengths = [len(ids) for ids in self.sources]
         most = model.max_positions
+        # Searched even where the run draws its answers: scores shall not jump about.
+        settings = {"num_beams": self.num_beams, "temperature": 0.0}
+        request = make_request(self.decoding, settings)
         for rows, height, width in inference_batches(
             lengths, batch_tokens=self.decoding.batch_tokens, max_width=most
         ):
-            least = self.decoding.min_length
             # Rows of filling end at once.
             limits = np.ones((height,), "int32")
-            limits[: len(rows)] = [
-                max(self.decoding.length_limit(lengths[row]), least) for row in rows
-            ]
+            limits[: len(rows)] = [request.limit(lengths[row]) for row in rows]
+            filled = [lengths[row] for row in rows] + [0] * (height - len(rows))
             found = generate(
                 model,
                 pad_rows([self.sources[row] for row in rows], height, width),
-                num_beams=self.num_beams,
                 max_length=round_up(int(limits.max()), most=most),
                 length_limits=limits,
-                min_length=least,
-                length_penalty=self.decoding.length_penalty,
+                **request.constants,
+                **request.length_inputs(filled),
             )
             for index, row in enumerate(rows):
                 ids = found.ids[index, 0, : found.lengths[index, 0]]

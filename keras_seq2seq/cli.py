@@ -10,27 +10,36 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from keras_seq2seq import __version__
 from keras_seq2seq.cli_options import (
+    Alternatives,
     BeamSize,
+    Constraints,
+    DecodingOverrides,
+    Details,
     Ensemble,
     ExportFormat,
     Format,
     LengthPenalty,
     MaxLength,
+    MbrSamples,
     MinLength,
+    NBest,
     Output,
     Overrides,
     Overwrite,
+    ReplaceUnknown,
     Run,
+    Seed,
+    Temperature,
     TextFormat,
+    TopK,
+    TopP,
 )
 from keras_seq2seq.console import (
     import_backend,
@@ -38,6 +47,7 @@ from keras_seq2seq.console import (
     message,
     progress,
     say,
+    show_version,
     show_warning,
     write,
 )
@@ -83,25 +93,13 @@ def main() -> None:
     app()
 
 
-def _show_version(value: bool) -> None:
-    if value:
-        from keras_seq2seq.doctor import installed_version
-
-        found = (
-            f"{name} {installed_version(name) or 'not installed'}"
-            for name in ("keras", "tensorflow")
-        )
-        typer.echo(f"keras-seq2seq {__version__} ({', '.join(found)})")
-        raise typer.Exit
-
-
 @app.callback()
 def _common(
     version: Annotated[
         bool,
         typer.Option(
             "--version",
-            callback=_show_version,
+            callback=show_version,
             is_eager=True,
             help="Show the versions and exit.",
         ),
@@ -210,24 +208,32 @@ def translate(
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     min_length: MinLength = None,
-    n_best: Annotated[
-        int,
-        typer.Option(
-            "--n-best",
-            min=1,
-            help="Outputs for each line; as text, lines of rank, score and output "
-            "with tabs between, rank 1 for the next line.",
-        ),
-    ] = 1,
+    n_best: NBest = 1,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    mbr_samples: MbrSamples = None,
+    alternatives: Alternatives = False,
+    constraints: Constraints = None,
+    replace_unknown: ReplaceUnknown = False,
+    overrides: DecodingOverrides = None,
+    details: Details = False,
     format: Format = TextFormat.text,
 ) -> None:
     """Decode: one line in, one line out, in order; a blank line stays blank."""
-    from keras_seq2seq.lines import read_lines
+    from keras_seq2seq.lines import read_json_lines, read_lines
 
     lines = read_lines(sys.stdin.buffer if input_file is None else input_file)
-    if input_file is not None and not input_file.exists():
-        raise FileNotFoundError(f"`--input` must be a file. Received: {input_file}.")
+    for name, file in (("--input", input_file), ("--constraints", constraints)):
+        if file is not None and not file.exists():
+            raise FileNotFoundError(f"`{name}` must be a file. Received: {file}.")
+    if details and format is not TextFormat.jsonl:
+        raise ValueError("`--details` needs --format jsonl. Received: --format text.")
     translator = _load(run, ensemble, series=False)
+    from keras_seq2seq.actions import rendered, set_decoding
+
+    set_decoding(translator, run, overrides or [])
     sources, kept = itertools.tee(lines)
     with progress("lines", shown=output is not None or not sys.stdout.isatty()) as bar:
         found = translator.translate_lines(
@@ -239,26 +245,22 @@ def translate(
             max_length=max_length,
             min_length=min_length,
             n_best=n_best,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            mbr_samples=mbr_samples,
+            alternatives=alternatives,
+            constraints=None if constraints is None else read_json_lines(constraints),
+            replace_unknown=replace_unknown,
+            return_attention=details,
+            return_token_scores=details,
             progress=bar,
         )
         pairs = zip(kept, found, strict=True)
-        write(output, _rendered(pairs, format, n_best > 1))
-
-
-def _rendered(
-    pairs: Iterable[tuple[str, list[Any]]], format: TextFormat, ranked: bool
-) -> Iterator[str]:
-    """Lines of output for each source with its hypotheses."""
-    for source, hypotheses in pairs:
-        if format is TextFormat.jsonl:
-            fields = ("text", "score", "log_prob", "finished", "truncated_source")
-            rows = [{name: getattr(h, name) for name in fields} for h in hypotheses]
-            yield _json({"source": source, "hypotheses": rows})
-        elif ranked:
-            for rank, hypothesis in enumerate(hypotheses, start=1):
-                yield f"{rank}\t{hypothesis.score:.6f}\t{hypothesis.text}"
-        else:
-            yield hypotheses[0].text
+        jsonl = format is TextFormat.jsonl
+        found = rendered(pairs, jsonl=jsonl, ranked=n_best > 1, details=details)
+        write(output, found)
 
 
 @app.command()

@@ -43,11 +43,63 @@ MaxLength = Annotated[
 MinLength = Annotated[
     int | None, typer.Option("--min-length", min=0, help="Fewest tokens of an output.")
 ]
+Temperature = Annotated[
+    float | None,
+    typer.Option("--temperature", min=0.0, help="Draw tokens; 0: search."),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", min=0, help="Draw from the likeliest; 0: all.")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", min=0.0, max=1.0, help="Draw from what adds up to it."),
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", help="What to draw by; else a new one.")
+]
+NBest = Annotated[
+    int,
+    typer.Option(
+        "--n-best",
+        min=1,
+        help="Outputs for each line; as text, lines of rank, score and output "
+        "with tabs between, rank 1 for the next line.",
+    ),
+]
+MbrSamples = Annotated[
+    int | None,
+    typer.Option(
+        "--mbr-samples", min=1, help="Draw so many, take what agrees most with all."
+    ),
+]
+Alternatives = Annotated[
+    bool, typer.Option("--alternatives", help="Outputs that begin differently.")
+]
+Constraints = Annotated[
+    Path | None,
+    typer.Option(
+        "--constraints",
+        help="JSON lines beside the input, each with prefix, required and banned.",
+    ),
+]
+ReplaceUnknown = Annotated[
+    bool, typer.Option("--replace-unknown", help="Put source words for unknown ones.")
+]
+Details = Annotated[
+    bool,
+    typer.Option("--details", help="In jsonl also tokens, their scores and alignment."),
+]
 Output = Annotated[Path | None, typer.Option("--output", help="File to write.")]
 Format = Annotated[TextFormat, typer.Option("--format", help="Lines of output.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override, as training.epochs=3; repeatable."),
+]
+DecodingOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Override, as decoding.no_repeat_ngram_size=3; repeatable."
+    ),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace what another run left there.")

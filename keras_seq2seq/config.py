@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -282,24 +282,50 @@ class DecodingConfig(Table):
     """`[decoding]`: how the trained model writes, unless asked otherwise.
 
     The limit of a target is `max_length`, or less:
-    `max_length_ratio * source length + max_length_offset` tokens.
+    `max_length_ratio * source length + max_length_offset` tokens. What is not said
+    here is of the same name in `decoding.SearchOptions`.
 
     Attributes:
-        num_beams: Hypotheses kept per source; 1: greedy.
-        length_penalty: Exponent of the GNMT length normalisation.
         max_length: Longest output in tokens, END included.
         max_length_ratio, max_length_offset: Limit per source token, and added to it.
         min_length: Shortest output in tokens.
+        min_length_ratio: Shortest output per source token.
+        length_reward_ratio: Tokens of an output per source token that
+            `length_reward` is given for.
+        allow_unknown: Whether UNK may be written.
         batch_tokens: Source positions of a batch.
     """
 
     num_beams: PositiveInt = 5
     length_penalty: NonNegativeFloat = 0.6
+    length_penalty_base: NonNegativeFloat = 5.0
+    coverage_penalty: NonNegativeFloat = 0.0
+    length_reward: NonNegativeFloat = 0.0
+    length_reward_ratio: NonNegativeFloat = 1.0
+    stop: Literal["exact", "count"] = "exact"
+    num_groups: PositiveInt = 1
+    diversity_penalty: NonNegativeFloat = 0.0
+    temperature: NonNegativeFloat = 0.0
+    top_k: NonNegativeInt = 0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    repetition_penalty: PositiveFloat = 1.0
+    no_repeat_ngram_size: NonNegativeInt = 0
+    allow_unknown: bool = True
     max_length: PositiveInt = 256
     max_length_ratio: NonNegativeFloat = 2.0
     max_length_offset: NonNegativeInt = 20
     min_length: NonNegativeInt = 0
+    min_length_ratio: NonNegativeFloat = 0.0
     batch_tokens: PositiveInt = 4096
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        if self.num_beams % self.num_groups:
+            raise complete_error(
+                f"[decoding] num_groups must divide num_beams. Received: num_groups = "
+                f"{self.num_groups}, num_beams = {self.num_beams}."
+            )
+        return self
 
     def length_limit(self, source_length: int) -> int:
         """Returns the most tokens of an output, END included; at least 1.
@@ -309,6 +335,14 @@ class DecodingConfig(Table):
         """
         tied = self.max_length_ratio * source_length + self.max_length_offset
         return max(1, min(self.max_length, int(tied)))
+
+    def least_length(self, source_length: int) -> int:
+        """Returns the fewest tokens of an output before END.
+
+        Args:
+            source_length: Tokens of its source, END included.
+        """
+        return max(self.min_length, int(self.min_length_ratio * source_length))
 
 
 class EvaluationConfig(Table):

@@ -123,3 +123,21 @@ def import_backend(*, required: bool = True) -> None:
         if saved is not None:
             os.dup2(saved, 2)
             os.close(saved)
+
+
+def show_version(value: bool) -> None:
+    """Print the versions and end the program, if asked for.
+
+    Args:
+        value: Whether they were asked for.
+    """
+    if value:
+        from keras_seq2seq import __version__
+        from keras_seq2seq.doctor import installed_version
+
+        found = (
+            f"{name} {installed_version(name) or 'not installed'}"
+            for name in ("keras", "tensorflow")
+        )
+        typer.echo(f"keras-seq2seq {__version__} ({', '.join(found)})")
+        raise typer.Exit

@@ -7,13 +7,14 @@ line is. Below `corpora` in the pipeline; nothing is held in memory but the line
 
 import gzip
 import io
+import json
 import re
 import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 # What `clean_line` acts on; the tab is not among them (it separates TSV columns).
 _ODD = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
@@ -120,6 +121,29 @@ def read_lines(
         else:
             text = line
         yield clean_line(text, counts)
+
+
+def read_json_lines(path: str | Path) -> Iterator[Any]:
+    """Read a file of JSON lines.
+
+    Args:
+        path: The file, UTF-8, gzipped or not.
+
+    Yields:
+        The value of each line.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a line is not JSON, with its number.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {number}: expected JSON ({error}). Received: "
+                f"{line[:80]!r}."
+            ) from None
 
 
 def raw_lines(

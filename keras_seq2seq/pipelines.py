@@ -4,61 +4,43 @@ The only place that knows both text and models. `load` makes a `Translator` of a
 folder; `evaluation`, `export` and the command line work through it.
 """
 
-import math
-import operator
+import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import keras
 import numpy as np
 
 from keras_seq2seq import models  # noqa: F401  (registers the classes to load)
-from keras_seq2seq.batches import inference_batches, pad_rows, round_up
+from keras_seq2seq.batches import Batch, inference_batches, pad_rows, round_up
 from keras_seq2seq.config import DecodingConfig, RunConfig, load_config
-from keras_seq2seq.decoding import SearchResult, generate
+from keras_seq2seq.decoding import SearchResult, check_number, generate
 from keras_seq2seq.forecaster import Forecaster
 from keras_seq2seq.lines import clean_line
+from keras_seq2seq.outputs import (
+    Hypothesis,
+    Source,
+    by_agreement,
+    different_texts,
+    make_hypotheses,
+    with_unknown_replaced,
+)
+from keras_seq2seq.requests import (
+    PhraseEncoder,
+    Request,
+    constraint_columns,
+    make_request,
+    row_seeds,
+)
 from keras_seq2seq.scoring import Score, TargetScorer, perplexity
 from keras_seq2seq.series import Scaling
 from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
 Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One output for one source.
-
-    Args:
-        text: The output, without special tokens.
-        score: What hypotheses are ranked by, higher is better: the log-probability
-            divided by the length penalty.
-        log_prob: Sum of the log-probabilities of the tokens, END included.
-        ids: Token ids, END included where the model produced it.
-        tokens: The same as pieces.
-        source_tokens: Pieces of the source, END included.
-        finished: Whether the model ended the output; False if it was cut at the
-            length limit.
-        truncated_source: Whether the source was cut to what the model can hold.
-        attention: Weights of the output's tokens over the source's tokens,
-            `(len(tokens), len(source_tokens))`, or None if not asked for or if the
-            model has no attention.
-    """
-
-    text: str
-    score: float
-    log_prob: float
-    ids: tuple[int, ...] = ()
-    tokens: tuple[str, ...] = ()
-    source_tokens: tuple[str, ...] = ()
-    finished: bool = True
-    truncated_source: bool = False
-    attention: np.ndarray | None = None
 
 
 class Translator:
@@ -127,97 +109,139 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        num_beams: int | None = None,
-        length_penalty: float | None = None,
-        max_length: int | None = None,
-        min_length: int | None = None,
         n_best: int = 1,
-        batch_tokens: int | None = None,
+        max_length: int | None = None,
+        seed: int | Sequence[int] | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str | Sequence[str]]] | None = None,
+        banned: Sequence[Sequence[str]] | None = None,
+        alternatives: bool = False,
+        mbr_samples: int | None = None,
+        replace_unknown: bool = False,
         return_attention: bool = False,
+        return_token_scores: bool = False,
         progress: Progress | None = None,
+        **settings: Any,
     ) -> list[list[Hypothesis]]:
         """Decode texts in batches of similar length.
 
         No result depends on the other texts of the call. With `n_best` above 1 the
-        texts of one list differ from each other; where fewer different ones were
-        found, the list is shorter.
+        texts of one list differ from each other, but for samples; where fewer
+        different ones were found, the list is shorter.
 
         Args:
             texts: Source texts, without line ends.
-            num_beams: Width of the beam; 1 is greedy search.
-            length_penalty: Exponent of the GNMT length penalty; 0 for none.
-            max_length: Most tokens of an output, END included. By default it follows
-                the length of the source (`max_length_ratio`, `max_length_offset`).
-            min_length: Fewest tokens of an output before END.
             n_best: Number of hypotheses for each text; more than `num_beams` widens
                 the beam unless `num_beams` was given.
-            batch_tokens: Source tokens of a batch, padding included.
+            max_length: Most tokens of an output, END included. By default it follows
+                the length of the source (`max_length_ratio`, `max_length_offset`).
+            seed: What samples are drawn by: one number for the call, or one for each
+                text; None for others at each call.
+            prefixes: How the output of each text starts.
+            required: For each text a list of phrases that its output must hold; in
+                place of a phrase, a list of phrases of which one must be held.
+            banned: For each text a list of phrases that its output must not hold.
+            alternatives: Whether the hypotheses differ in their first token after the
+                prefix, and go on greedily.
+            mbr_samples: Number of samples to draw of each text, to return those that
+                agree most with all of them (minimum Bayes risk, by chrF).
+            replace_unknown: Whether unknown tokens are replaced by the source's word
+                that was attended to most.
             return_attention: Whether hypotheses carry their attention weights.
+            return_token_scores: Whether they carry their tokens' log-probabilities.
             progress: Called with the number of texts each time a batch is done.
+            **settings: Settings of `[decoding]` in place of the run's, such as
+                `num_beams` or `temperature`; `top_k` and `top_p` alone mean a
+                temperature of 1.
 
         Returns:
             For each text, in order, its hypotheses, best first.
 
         Raises:
-            TypeError: If `texts` is one string or contains something else.
+            TypeError: If `texts` is one string or contains something else, or there
+                is no such setting.
             ValueError: If an option is out of range.
         """
-        options = self._options(
-            num_beams, length_penalty, max_length, min_length, n_best, batch_tokens
+        request = make_request(
+            self.decoding,
+            settings,
+            n_best=n_best,
+            max_length=max_length,
+            num_samples=mbr_samples,
+            alternatives=alternatives,
+            return_attention=return_attention or replace_unknown,
+            return_token_scores=return_token_scores,
         )
         sources = self._encode_sources(texts)
+        inputs = self._inputs(len(sources), prefixes, required, banned)
+        if request.samples:
+            inputs["seeds"] = row_seeds(seed, len(sources))
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0)] for _ in sources]
         asked = [index for index, source in enumerate(sources) if source.ids]
         if progress is not None and len(asked) < len(sources):
             progress(len(sources) - len(asked))
-        lengths = [len(sources[index].ids) for index in asked]
         for batch in inference_batches(
-            lengths,
-            batch_tokens=options.batch_tokens,
+            [len(sources[index].ids) for index in asked],
+            batch_tokens=request.settings.batch_tokens,
             max_width=self.model.max_positions,
         ):
             rows = [asked[i] for i in batch.rows]
-            limits = [self._limit(len(sources[i].ids), options) for i in rows]
-            # Rows that only fill the batch end after one token.
-            limits += [1] * (batch.height - len(rows))
-            result = generate(
-                self.model,
-                pad_rows([sources[i].ids for i in rows], batch.height, batch.width),
-                num_beams=options.num_beams,
-                max_length=round_up(max(limits), most=self.model.max_positions),
-                length_limits=np.asarray(limits, dtype="int32"),
-                min_length=options.min_length,
-                length_penalty=options.length_penalty,
-                # All of them, as some may differ in tokens but not in text.
-                n_best=options.num_beams if n_best > 1 else 1,
-                return_attention=return_attention,
-            )
+            result = self._search(request, sources, inputs, rows, batch)
             for row, index in enumerate(rows):
-                found[index] = self._hypotheses(result, row, sources[index], n_best)
+                hypotheses = make_hypotheses(
+                    result, row, sources[index], self.tokenizers
+                )
+                if replace_unknown:
+                    hypotheses = [with_unknown_replaced(h) for h in hypotheses]
+                if mbr_samples is not None:
+                    hypotheses = by_agreement(hypotheses)
+                elif not request.samples:
+                    hypotheses = different_texts(hypotheses, n_best)
+                found[index] = hypotheses[:n_best]
             if progress is not None:
                 progress(len(rows))
         return found
 
     def translate_lines(
-        self, lines: Iterable[str], *, chunk_size: int = 2048, **options: Any
+        self,
+        lines: Iterable[str],
+        *,
+        chunk_size: int = 2048,
+        seed: int | None = None,
+        constraints: Iterable[Mapping[str, Any]] | None = None,
+        **options: Any,
     ) -> Iterator[list[Hypothesis]]:
         """Decode a stream of any length, reading `chunk_size` texts ahead.
 
         Args:
             lines: Source texts.
             chunk_size: How many texts are read, sorted and decoded together.
-            **options: Options of `translate`.
+            seed: What samples are drawn by; None for others at each call.
+            constraints: For each line a mapping that may have `prefix`, `required`
+                and `banned`: its entries of `prefixes`, `required` and `banned` of
+                `translate`.
+            **options: Further options of `translate`.
 
         Yields:
             For each text, in order, its hypotheses, best first.
 
         Raises:
-            ValueError: If `chunk_size` is not positive or an option is out of range.
+            ValueError: If `chunk_size` is not positive, an option is out of range, or
+                the constraints end before the lines.
         """
-        _check_count("chunk_size", chunk_size, 1)
-        iterator = iter(lines)
+        check_number("chunk_size", chunk_size, 1, whole=True)
+        if seed is None:
+            seed = secrets.randbits(32)
+        iterator, first = iter(lines), 0
+        wanted = None if constraints is None else iter(constraints)
         while chunk := list(islice(iterator, chunk_size)):
-            yield from self.translate(chunk, **options)
+            # By the place in the whole stream: the same for every chunk size.
+            seeds = row_seeds(seed, len(chunk), first)
+            first += len(chunk)
+            asked: dict[str, Any] = {}
+            if wanted is not None:
+                asked = constraint_columns(list(islice(wanted, len(chunk))), chunk)
+            yield from self.translate(chunk, seed=seeds, **asked, **options)
 
     def score(
         self,
@@ -255,7 +279,7 @@ class Translator:
             )
         _warn_cut("targets", cut, len(labels), self.model.max_positions)
         budget = self.decoding.batch_tokens if batch_tokens is None else batch_tokens
-        _check_count("batch_tokens", budget, 1)
+        check_number("batch_tokens", budget, 1, whole=True)
         if self._scorer is None:
             self._scorer = TargetScorer(self.model)
         ids = [source.ids or (END_ID,) for source in encoded]
@@ -280,72 +304,74 @@ class Translator:
             targets.append(target)
         return perplexity(self.score(sources, targets, **options))
 
-    def _options(
+    def _inputs(
         self,
-        num_beams: int | None,
-        length_penalty: float | None,
-        max_length: int | None,
-        min_length: int | None,
-        n_best: int,
-        batch_tokens: int | None,
-    ) -> "_Options":
-        """Fill in the run's defaults and check every value's range."""
-        defaults = self.decoding
-        _check_count("n_best", n_best, 1)
-        if num_beams is None:
-            num_beams = max(defaults.num_beams, n_best)
-        options = _Options(
-            num_beams=num_beams,
-            length_penalty=(
-                defaults.length_penalty if length_penalty is None else length_penalty
-            ),
-            max_length=max_length,
-            min_length=defaults.min_length if min_length is None else min_length,
-            batch_tokens=(
-                defaults.batch_tokens if batch_tokens is None else batch_tokens
-            ),
-        )
-        _check_count("num_beams", options.num_beams, 1)
-        _check_count("min_length", options.min_length, 0)
-        _check_count("batch_tokens", options.batch_tokens, 1)
-        if n_best > options.num_beams:
-            raise ValueError(
-                f"`n_best` must be at most `num_beams`. Received: n_best={n_best}, "
-                f"num_beams={options.num_beams}."
-            )
-        if not 0 <= options.length_penalty < math.inf:
-            raise ValueError(
-                "`length_penalty` must be a finite number of at least 0. Received: "
-                f"{options.length_penalty}."
-            )
-        if max_length is not None:
-            _check_count("max_length", max_length, 1)
-            if max_length < options.min_length:
+        count: int,
+        prefixes: Sequence[str] | None,
+        required: Sequence[Sequence[str | Sequence[str]]] | None,
+        banned: Sequence[Sequence[str]] | None,
+    ) -> dict[str, np.ndarray]:
+        """Ids of what is asked for each text, by the names of `SearchInputs`."""
+        given = {"prefixes": prefixes, "required": required, "banned": banned}
+        for name, value in given.items():
+            if value is not None and (isinstance(value, str) or len(value) != count):
+                found = f"{value!r}" if isinstance(value, str) else f"{len(value)}"
                 raise ValueError(
-                    "`max_length` must not be below `min_length`. Received: "
-                    f"max_length={max_length}, min_length={options.min_length}."
+                    f"`{name}` must hold one entry for each text. Received: {found} "
+                    f"for {count} texts."
                 )
-        return replace(options, length_penalty=float(options.length_penalty))
+        encoder = PhraseEncoder(
+            lambda texts: self._encode(texts, "phrases", self.tokenizers.target)
+        )
+        inputs = {}
+        if prefixes is not None:
+            inputs["prefix_ids"] = encoder.prefixes(prefixes)
+        if required is not None:
+            inputs["required_phrases"] = encoder.sets(required, "required")
+        if banned is not None:
+            inputs["banned_phrases"] = encoder.phrases(banned, "banned")
+        return inputs
 
-    def _limit(self, source_length: int, options: "_Options") -> int:
-        """Return the most tokens that a source of this length may be answered with."""
-        if options.max_length is not None:
-            return self._fit(options.max_length)
-        limit = self.decoding.length_limit(source_length)
-        return self._fit(max(limit, options.min_length))
+    def _search(
+        self,
+        request: Request,
+        sources: Sequence[Source],
+        inputs: dict[str, np.ndarray],
+        rows: Sequence[int],
+        batch: Batch,
+    ) -> SearchResult:
+        """Decode one batch, whose rows are filled up to its height."""
+        lengths = [len(sources[row].ids) for row in rows]
+        limits = [self._fit(request.limit(length)) for length in lengths]
+        own: dict[str, Any] = {n: value[list(rows)] for n, value in inputs.items()}
+        own |= request.length_inputs(lengths)
+        # Rows that only fill the batch end after one token.
+        own["length_limits"] = np.maximum(np.asarray(limits, "int32"), 1)
+        filling = batch.height - len(rows)
+        own = {
+            name: np.pad(value, ((0, filling), *[(0, 0)] * (value.ndim - 1)))
+            for name, value in own.items()
+        }
+        return generate(
+            self.model,
+            pad_rows([sources[i].ids for i in rows], batch.height, batch.width),
+            max_length=round_up(max(limits), most=self.model.max_positions),
+            **request.constants,
+            **own,
+        )
 
     def _fit(self, length: int) -> int:
         """Clamp a length to the model's table of positions, if it has one."""
         positions = self.model.max_positions
         return length if positions is None else min(length, positions)
 
-    def _encode_sources(self, texts: Sequence[str]) -> list["_Source"]:
+    def _encode_sources(self, texts: Sequence[str]) -> list[Source]:
         """Encode texts, END appended; a text without a token gets no ids at all."""
         encoded = []
         for ids in self._encode(texts, "texts", self.tokenizers.source):
             kept = self._fit(len(ids) + 1) - 1 if ids else 0
             encoded.append(
-                _Source((*ids[:kept], END_ID) if ids else (), kept < len(ids))
+                Source((*ids[:kept], END_ID) if ids else (), kept < len(ids))
             )
         cut = sum(source.truncated for source in encoded)
         _warn_cut("sources", cut, len(encoded), self.model.max_positions)
@@ -375,36 +401,6 @@ class Translator:
                 )
             cleaned.append(clean_line(text))
         return tokenizer.encode(cleaned)
-
-    def _hypotheses(
-        self, result: SearchResult, row: int, source: "_Source", n_best: int
-    ) -> list[Hypothesis]:
-        """Make text of one row of a search, leaving out texts that came before."""
-        found: dict[str, Hypothesis] = {}
-        source_tokens = tuple(self.tokenizers.source.pieces(list(source.ids)))
-        for n in range(result.ids.shape[1]):
-            length = int(result.lengths[row, n])
-            ids = [int(i) for i in result.ids[row, n, :length]]
-            text = self.tokenizers.target.decode(ids)
-            if text in found:
-                continue
-            attention = result.attention
-            if attention is not None:
-                attention = attention[row, n, :length, : len(source.ids)]
-            found[text] = Hypothesis(
-                text=text,
-                score=float(result.scores[row, n]),
-                log_prob=float(result.log_probs[row, n]),
-                ids=tuple(ids),
-                tokens=tuple(self.tokenizers.target.pieces(ids)),
-                source_tokens=source_tokens,
-                finished=bool(result.finished[row, n]),
-                truncated_source=source.truncated,
-                attention=attention,
-            )
-            if len(found) == n_best:
-                break
-        return list(found.values())
 
 
 def load(run_folder: str | Path) -> Any:
@@ -453,31 +449,6 @@ def _check_parts(folder: Path, *parts: str) -> None:
                 "model.keras and tokenizer/ or scaling.json. Received: "
                 f"{folder}, where {folder / part} does not exist."
             )
-
-
-@dataclass(frozen=True)
-class _Options:
-    num_beams: int
-    length_penalty: float
-    max_length: int | None
-    min_length: int
-    batch_tokens: int
-
-
-class _Source(NamedTuple):
-    ids: tuple[int, ...]
-    truncated: bool
-
-
-def _check_count(name: str, value: int, least: int) -> None:
-    try:
-        valid = not isinstance(value, bool) and operator.index(value) >= least
-    except TypeError:
-        valid = False
-    if not valid:
-        raise ValueError(
-            f"`{name}` must be a whole number of at least {least}. Received: {value!r}."
-        )
 
 
 def _warn_cut(what: str, cut: int, total: int, limit: int | None) -> None:

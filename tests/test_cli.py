@@ -183,6 +183,50 @@ def test_translate_of_nothing_is_nothing(cli, run_folder):
     assert (result.exit_code, result.stdout) == (0, "")
 
 
+def test_translate_draws_by_a_seed_and_takes_settings(cli, run_folder):
+    options = ("--temperature", 1.0, "--top-p", 0.9, "--seed", 7, "--n-best", 2)
+    first = cli("translate", run_folder, *options, input="déca\nb\n")
+    assert first.exit_code == 0, first.stderr
+    assert (
+        first.stdout == cli("translate", run_folder, *options, input="déca\nb\n").stdout
+    )
+    other = ("--temperature", 1.0, "--seed", 8, "--mbr-samples", 8)
+    chosen = cli("translate", run_folder, *other, input="déca\nb\n")
+    assert (chosen.exit_code, len(chosen.stdout.splitlines())) == (0, 2)
+    settings = ("--set", "decoding.num_beams=1", "--set", "decoding.max_length=1")
+    short = cli("translate", run_folder, *settings, "--format", "jsonl", input="b\n")
+    assert json.loads(short.stdout)["hypotheses"][0]["finished"] in (True, False)
+    wrong = cli("translate", run_folder, "--set", "training.epochs=1", input="b\n")
+    assert wrong.exit_code == 2
+    assert "training.epochs=1" in wrong.stderr
+    wrong = cli("translate", run_folder, "--set", "decoding.num_beam=1", input="b\n")
+    assert wrong.exit_code == 2
+    assert "num_beams" in wrong.stderr
+
+
+def test_translate_keeps_to_constraints_and_tells_details(cli, run_folder, tmp_path):
+    file = tmp_path / "constraints.jsonl"
+    rows = [{"prefix": "d"}, {}, {"required": [["c", "d"]], "banned": ["a"]}]
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    options = ("--constraints", file, "--format", "jsonl", "--details")
+    result = cli("translate", run_folder, *options, input="déca\nb\nab\n")
+    assert result.exit_code == 0, result.stderr
+    found = [json.loads(line)["hypotheses"][0] for line in result.stdout.splitlines()]
+    assert found[0]["text"].startswith("d")
+    assert {"\u2581c", "\u2581d", "c", "d"} & set(found[2]["tokens"])
+    for hypothesis in found:
+        assert len(hypothesis["tokens"]) == len(hypothesis["token_scores"])
+        total = sum(hypothesis["token_scores"])
+        assert total == pytest.approx(hypothesis["log_prob"], abs=1e-4)
+    file.write_text("{}\nno json\n", encoding="utf-8")
+    result = cli("translate", run_folder, *options, input="déca\nb\n")
+    assert result.exit_code == 2
+    assert "line 2: expected JSON" in result.stderr
+    result = cli("translate", run_folder, "--details", input="b\n")
+    assert result.exit_code == 2
+    assert "--format jsonl" in result.stderr
+
+
 def test_translate_reads_and_writes_files_whole_or_not_at_all(
     cli, run_folder, tmp_path
 ):

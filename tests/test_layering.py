@@ -68,6 +68,7 @@ ALLOWED = {
         "tokenizers",
         "decoding",
         "evaluation",
+        "requests",
         "training_modes",
     },
     "progress": {"runs"},
@@ -88,7 +89,11 @@ ALLOWED = {
     },
     # Text and tensors together.
     "scoring": {"batches", "decoding", "tokenizers"},
+    "requests": {"config", "decoding", "tokenizers"},
+    "outputs": {"decoding", "tokenizers"},
     "pipelines": {
+        "requests",
+        "outputs",
         "config",
         "lines",
         "batches",
@@ -132,7 +137,7 @@ ALLOWED = {
         "optimizers",
         "forecaster",
     },
-    "export": {"pipelines", "tokenizers", "decoding", "corpora"},
+    "export": {"pipelines", "requests", "tokenizers", "decoding", "corpora"},
 }
 # The command line: may import every module, all but each other inside functions only.
 FRONT = {

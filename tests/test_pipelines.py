@@ -1,15 +1,19 @@
 """A model that copies its source makes every answer known beforehand."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from keras import ops
+from sacrebleu.metrics import CHRF
 
 from keras_seq2seq.batches import inference_batches, pad_rows, round_up
 from keras_seq2seq.config import DecodingConfig
 from keras_seq2seq.corpora import Pair
+from keras_seq2seq.outputs import by_agreement, with_unknown_replaced
 from keras_seq2seq.pipelines import Hypothesis, Translator, load
+from keras_seq2seq.requests import row_seeds
 from keras_seq2seq.scoring import Score, TargetScorer, perplexity
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
@@ -172,7 +176,7 @@ def test_stream_is_read_chunk_by_chunk(translator):
     assert next(stream)[0].text == "a"
     assert len(read) == 2
     assert [found[0].text for found in stream] == ["", "b", "c", "d"]
-    with pytest.raises(ValueError, match="`chunk_size`.*Received: 0"):
+    with pytest.raises(ValueError, match="`chunk_size`.*chunk_size=0"):
         next(translator.translate_lines([], chunk_size=0))
 
 
@@ -185,17 +189,26 @@ def test_progress_adds_up_to_the_number_of_texts(translator):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 0}, "`num_beams` must be a whole number of at least 1.*: 0"),
-        ({"num_beams": 1.5}, "`num_beams` must be a whole number.*: 1.5"),
-        ({"num_beams": True}, "`num_beams` must be a whole number.*: True"),
-        ({"n_best": 0}, "`n_best` must be a whole number of at least 1.*: 0"),
+        ({"num_beams": 0}, "`num_beams` must be a whole number of at least 1.*=0"),
+        ({"num_beams": 1.5}, "`num_beams` must be a whole number.*=1.5"),
+        ({"num_beams": True}, "`num_beams` must be a whole number.*=True"),
+        ({"n_best": 0}, "`n_best` must be a whole number of at least 1.*=0"),
         ({"n_best": 3, "num_beams": 2}, "`n_best`.*n_best=3, num_beams=2"),
-        ({"max_length": 0}, "`max_length` must be a whole number of at least 1.*: 0"),
-        ({"min_length": -1}, "`min_length` must be a whole number of at least 0.*: -1"),
+        ({"max_length": 0}, "`max_length` must be a whole number of at least 1.*=0"),
+        ({"min_length": -1}, "`min_length` must be a whole number of at least 0.*=-1"),
         ({"max_length": 2, "min_length": 3}, "max_length=2, min_length=3"),
-        ({"length_penalty": -0.1}, "`length_penalty` must be a finite.*: -0.1"),
-        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite.*: nan"),
-        ({"batch_tokens": 0}, "`batch_tokens` must be a whole number.*: 0"),
+        ({"length_penalty": -0.1}, "`length_penalty` must be a finite.*=-0.1"),
+        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite.*=nan"),
+        ({"batch_tokens": 0}, "`batch_tokens` must be a whole number.*=0"),
+        ({"temperature": -1}, "`temperature` must be a finite number.*=-1"),
+        ({"top_p": 2, "temperature": 1}, "`top_p` must lie between.*top_p=2"),
+        ({"temperature": 1.0, "num_beams": 2}, "`num_beams` must be 1 where tokens"),
+        ({"mbr_samples": 8}, "`mbr_samples` needs a `temperature`.*temperature=0"),
+        ({"seed": [1, 2], "temperature": 1}, "one for each text.*2 for 1 texts"),
+        ({"required": []}, "`required` must hold one entry for each text.*0 for 1"),
+        ({"required": [["x"]]}, "target tokenizer can write.*'x', which has an unk"),
+        ({"banned": [[""]]}, "target tokenizer can write.*'', which has no piece"),
+        ({"min_length_ratio": -1}, "`min_length_ratio` must be a finite.*=-1"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name_and_value(
@@ -313,3 +326,154 @@ def test_lengths_are_rounded_up_to_few_values():
 def test_rows_are_padded_at_the_right():
     expected = [[4, 5, 0], [6, 0, 0], [0, 0, 0]]
     np.testing.assert_array_equal(pad_rows([[4, 5], [6]], 3, 3), expected)
+
+
+@pytest.fixture(scope="module")
+def soft(tokenizers):
+    """A model that is not sure of what it copies."""
+    model = CopyModel(tokenizers.source.vocabulary_size, strength=2.0)
+    return Translator(model, tokenizers)
+
+
+def test_samples_follow_their_seed_and_not_the_batch_or_the_chunk(soft):
+    texts = ["abc", "b", "dé ca", "a" * 20]
+    options = {"temperature": 1.0, "n_best": 3}
+
+    def drawn(texts=texts, **more):
+        found = soft.translate(texts, **options, **more)
+        return [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in found]
+
+    first = drawn(seed=5)
+    assert all(len(ids) == 3 for ids in first)
+    assert first == drawn(seed=5, batch_tokens=1)
+    assert first != drawn(seed=6)
+    assert drawn() != drawn()
+    streamed = soft.translate_lines(iter(texts), seed=5, chunk_size=3, **options)
+    assert first == [[hypothesis.ids for hypothesis in found] for found in streamed]
+    assert drawn(texts[1:2], seed=[row_seeds(5, 4)[1]]) == first[1:2]
+
+
+def test_sampling_settings_alone_mean_a_temperature_of_1(soft):
+    options = {"seed": 1, "n_best": 4}
+    assert soft.translate(["abc"], top_p=0.9, **options) == soft.translate(
+        ["abc"], top_p=0.9, temperature=1.0, **options
+    )
+    assert soft("abc", top_k=1) == soft("abc", num_beams=1)
+    assert soft("abc", temperature=0) == soft("abc")
+
+
+def test_prefixes_and_phrases_are_held_by_each_text(soft):
+    texts = ["abc", "b", "dé ca"]
+    found = soft.translate(
+        texts,
+        num_beams=4,
+        n_best=2,
+        prefixes=["d", "", "é"],
+        required=[["ed"], [["ac", "ca"], "d"], []],
+        banned=[["a", "b"], [], ["d"]],
+    )
+    for hypotheses, prefix in zip(found, ["d", "", "é"], strict=True):
+        assert all(h.text.startswith(prefix) for h in hypotheses)
+    # The char model writes a phrase with a space before it.
+    assert all(" ed" in h.text for h in found[0])
+    for h in found[0]:
+        assert " a" not in f" {h.text}"
+        assert " b" not in f" {h.text}"
+    for h in found[1]:
+        assert " d" in f" {h.text}"
+        assert " ac" in f" {h.text}" or " ca" in f" {h.text}"
+
+
+def test_constraints_go_line_by_line_beside_a_stream(soft):
+    lines = ["abc", "b", "a"]
+    constraints = [{"prefix": "d"}, {}, {"required": ["é"]}]
+    found = list(
+        soft.translate_lines(lines, constraints=constraints, chunk_size=2, num_beams=3)
+    )
+    assert found[0][0].text.startswith("d")
+    assert found[1][0].text == "b"
+    assert "é" in found[2][0].text
+    with pytest.raises(ValueError, match="constraints for each text.*1 for the last"):
+        list(soft.translate_lines(lines, constraints=[{}, {}, {}][:1], chunk_size=2))
+    with pytest.raises(ValueError, match=r"nothing but.*Received: \{'prefixes': 'a'\}"):
+        list(soft.translate_lines(["a"], constraints=[{"prefixes": "a"}]))
+
+
+def test_alternatives_begin_differently(soft):
+    found = soft.translate(["abc"], n_best=4, alternatives=True)[0]
+    assert len({h.tokens[:1] for h in found}) == 4
+
+
+def test_token_scores_and_alignment_belong_to_the_tokens(soft):
+    found = soft.translate(
+        ["ab"], num_beams=3, return_token_scores=True, return_attention=True
+    )[0][0]
+    assert len(found.token_scores) == len(found.tokens)
+    assert sum(found.token_scores) == pytest.approx(found.log_prob, abs=1e-4)
+    assert found.alignment == tuple(range(len(found.tokens)))
+
+
+def test_unknown_tokens_are_replaced_by_the_words_they_attended_to():
+    hypothesis = Hypothesis(
+        text="x",
+        score=0.0,
+        log_prob=0.0,
+        ids=(7, 1, 8, END_ID),
+        tokens=("▁see", "<unk>", "▁now", "</s>"),
+        source_tokens=("▁ja", "▁Q", "ux", "</s>"),
+        attention=np.array(
+            [[1.0, 0, 0, 0], [0, 0.2, 0.8, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+        ),
+    )
+    assert with_unknown_replaced(hypothesis).text == "see Qux now"
+    known = replace(hypothesis, ids=(7, 9, 8, END_ID))
+    assert with_unknown_replaced(known) is known
+    with pytest.raises(ValueError, match="needs a model that has attention"):
+        with_unknown_replaced(replace(hypothesis, attention=None))
+
+
+def test_the_sample_that_agrees_most_is_chosen():
+    samples = [
+        Hypothesis(text, score, score)
+        for text, score in (
+            ("the cat sat", -3.0),
+            ("dogs", -1.0),
+            ("the cat sat down", -4.0),
+            ("the cat", -5.0),
+            ("the cat sat", -3.0),
+        )
+    ]
+    found = by_agreement(samples)
+    metric = CHRF()
+
+    def mean(text):
+        return sum(metric.sentence_score(text, [s.text]).score for s in samples) / 5
+
+    expected = sorted({sample.text for sample in samples}, key=lambda t: -mean(t))
+    assert [hypothesis.text for hypothesis in found] == expected
+    assert expected[-1] == "dogs"
+    for hypothesis in found:
+        assert hypothesis.score == pytest.approx(mean(hypothesis.text))
+
+
+def test_mbr_draws_and_returns_different_texts(soft):
+    found = soft.translate(["abc"], temperature=1.0, mbr_samples=20, n_best=3, seed=1)
+    texts = [h.text for h in found[0]]
+    assert len(set(texts)) == 3
+    assert all(0 <= h.score <= 100 for h in found[0])
+    assert found == soft.translate(
+        ["abc"], temperature=1.0, mbr_samples=20, n_best=3, seed=1
+    )
+
+
+def test_settings_of_the_run_reach_the_search(tokenizers):
+    model = CopyModel(tokenizers.source.vocabulary_size, strength=2.0)
+    config = DecodingConfig(no_repeat_ngram_size=1, num_beams=2)
+    translator = Translator(model, tokenizers)
+    options = {"num_beams": 1, "min_length": 4}
+    assert translator("aaa", **options) == "aaa"
+    translator.decoding = config
+    assert translator("aaa", **options).count("a") == 1
+    assert translator("aaa", no_repeat_ngram_size=0, **options) == "aaa"
+    with pytest.raises(TypeError, match="`no_repeat` of decoding"):
+        translator("aaa", no_repeat=3)

@@ -9,7 +9,7 @@ as a TensorFlow graph, under XLA and under `jax.jit` with equal results.
 from keras_seq2seq.decoding.beam import beam_search
 from keras_seq2seq.decoding.generate import generate
 from keras_seq2seq.decoding.greedy import greedy_search, sample
-from keras_seq2seq.decoding.options import SearchInputs, SearchOptions
+from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, check_number
 from keras_seq2seq.decoding.sampling import uniform_noise
 from keras_seq2seq.decoding.scoring import (
     coverage_score,
@@ -23,6 +23,7 @@ __all__ = [
     "SearchOptions",
     "SearchResult",
     "beam_search",
+    "check_number",
     "coverage_score",
     "generate",
     "greedy_search",

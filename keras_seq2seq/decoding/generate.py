@@ -129,7 +129,7 @@ def _check_room(tensors: dict[str, np.ndarray]) -> None:
     if "prefix_ids" in tensors:
         given = (tensors["prefix_ids"] != 0).sum(axis=-1)
     room = tensors["length_limits"] - 1 - given
-    for row in np.flatnonzero(needed > room)[:1]:
+    for row in np.flatnonzero(needed > np.maximum(room, 0))[:1]:
         raise ValueError(
             f"`required_phrases` must fit into the length limit. Received for row "
             f"{row}: {needed[row]} tokens of phrases where {max(room[row], 0)} can be "

@@ -4,9 +4,10 @@ import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-__all__ = ["SearchInputs", "SearchOptions", "split_options"]
+__all__ = ["SearchInputs", "SearchOptions", "check_number", "split_options"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +99,9 @@ class SearchOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "banned_ids", tuple(self.banned_ids))
         for name, least in _LEAST_COUNTS.items():
-            _check_number(name, getattr(self, name), least, whole=True)
+            check_number(name, getattr(self, name), least, whole=True)
         for name in _NOT_NEGATIVE:
-            _check_number(name, getattr(self, name), 0)
+            check_number(name, getattr(self, name), 0)
         self._check_lengths()
         self._check_choice()
         self._check_groups()
@@ -214,9 +215,20 @@ _NOT_NEGATIVE = (
 )
 
 
-def _check_number(name: str, value: Any, least: int, *, whole: bool = False) -> None:
+def check_number(name: str, value: Any, least: int, *, whole: bool = False) -> None:
+    """Refuses what is no number of at least `least`, or infinite.
+
+    Args:
+        name: Name of the argument.
+        value: What was given.
+        least: The smallest number allowed.
+        whole: Whether it must be a whole number.
+
+    Raises:
+        ValueError: With name, range and value.
+    """
     kind = "a whole number of" if whole else "a finite number of"
-    valid = isinstance(value, int) if whole else isinstance(value, int | float)
+    valid = isinstance(value, Integral if whole else Real)
     if isinstance(value, bool) or not valid or not least <= value < math.inf:
         raise ValueError(
             f"`{name}` must be {kind} at least {least}. Received: {name}={value!r}."

@@ -36,6 +36,7 @@ from keras_seq2seq.decoding import beam_search
 from keras_seq2seq.export.graph_tokenizer import GraphTokenizer
 from keras_seq2seq.export.operations import Graph
 from keras_seq2seq.pipelines import Translator, load
+from keras_seq2seq.requests import Request, make_request
 from keras_seq2seq.tokenizers import END_ID, PAD_ID, UNK_ID
 
 MANIFEST = "manifest.json"
@@ -146,25 +147,29 @@ class _GraphSearch:
         length_penalty: float | None,
         max_length: int | None,
     ) -> None:
-        decoding = translator.decoding
-        self.model = translator.model
-        self.num_beams = _at_least(
-            "num_beams", decoding.num_beams if num_beams is None else num_beams, 1
+        settings = {"num_beams": num_beams, "length_penalty": length_penalty}
+        self.request = make_request(
+            translator.decoding, settings, max_length=max_length
         )
-        self.length_penalty = float(
-            decoding.length_penalty if length_penalty is None else length_penalty
-        )
-        if not 0 <= self.length_penalty < math.inf:
+        if self.request.samples:
             raise ValueError(
-                "`length_penalty` must be a finite number of at least 0. Received: "
-                f"{length_penalty}."
+                "An export searches its answers; it cannot draw them yet. The run has "
+                f"[decoding] temperature = {self.request.settings.temperature}: "
+                "export it with temperature = 0 there."
             )
-        if max_length is not None:
-            _at_least("max_length", max_length, max(1, decoding.min_length))
-        self.min_length = decoding.min_length
+        self.model = translator.model
         self.follows_source = max_length is None
-        self.limits = _length_limits(translator, max_length)
+        self.limits = _length_limits(translator, self.request)
         self.max_length = max(self.limits)
+        # In a graph these can not be None.
+        self.ratios = {
+            "min_lengths": self.request.settings.min_length_ratio,
+            "reward_lengths": (
+                self.request.settings.length_reward_ratio
+                if self.request.settings.length_reward
+                else 0.0
+            ),
+        }
         self.source_tokenizer = GraphTokenizer(
             translator.tokenizers.source, self.model.max_positions or _ANY_LENGTH
         )
@@ -181,16 +186,22 @@ class _GraphSearch:
             tf.constant(self.limits, tf.int32),
             tf.minimum(lengths, len(self.limits) - 1),
         )
+        # In double precision, as Python counts.
+        exact = tf.cast(lengths, tf.float64)
+        follows = {
+            name: tf.cast(exact * ratio, tf.int32)
+            for name, ratio in self.ratios.items()
+            if ratio
+        }
         result = beam_search(
             self.model.step,
             memory,
             state,
-            num_beams=self.num_beams,
             max_length=self.max_length,
             length_limits=limits,
-            min_length=self.min_length,
-            length_penalty=self.length_penalty,
             select_state=self.model.select_state,
+            **self.request.constants,
+            **follows,
         )
         blank = tf.logical_or(
             lengths <= 0, tf.logical_and(lengths == 1, source_ids[:, 0] == END_ID)
@@ -271,22 +282,21 @@ def clean_text(text: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _length_limits(translator: Translator, max_length: int | None) -> list[int]:
+def _length_limits(translator: Translator, request: Request) -> list[int]:
     """The most output tokens for a source of 0, 1, 2, … tokens; the last for longer."""
-    decoding, positions = translator.decoding, translator.model.max_positions
+    settings, positions = request.settings, translator.model.max_positions
 
     def fit(limit: int) -> int:
-        limit = max(limit, decoding.min_length)
         return limit if positions is None else min(limit, positions)
 
-    if max_length is not None:
-        return [fit(max_length)]
-    ratio = decoding.max_length_ratio
+    if request.max_length is not None:
+        return [fit(request.max_length)]
+    ratio = settings.max_length_ratio
     # One more than the division says, in case it was rounded.
-    longest = math.ceil(decoding.max_length / ratio) + 1 if ratio else 0
+    longest = math.ceil(settings.max_length / ratio) + 1 if ratio else 0
     if positions is not None:
         longest = min(longest, positions)
-    return [fit(decoding.length_limit(length)) for length in range(longest + 1)]
+    return [fit(request.limit(length)) for length in range(longest + 1)]
 
 
 def _write_graph(search: _GraphSearch, translator: Translator, folder: Path) -> None:
@@ -318,9 +328,7 @@ def _write_manifest(search: _GraphSearch, translator: Translator, folder: Path) 
         "format": 1,
         "versions": {name: _installed(name) for name in _VERSIONED},
         "decoding": {
-            "num_beams": search.num_beams,
-            "length_penalty": search.length_penalty,
-            "min_length": search.min_length,
+            **search.request.constants,
             "max_length": search.max_length,
             "follows_source": search.follows_source,
         },

@@ -23,6 +23,7 @@ from keras_seq2seq.export.operations import (
     Graph,
 )
 from keras_seq2seq.export.saved_model import clean_text, export_saved_model
+from keras_seq2seq.export.verify import verify
 from keras_seq2seq.models import (
     ConvSeq2Seq,
     MinimalRecurrentSeq2Seq,
@@ -30,6 +31,7 @@ from keras_seq2seq.models import (
     TransformerSeq2Seq,
 )
 from keras_seq2seq.pipelines import Translator
+from keras_seq2seq.requests import make_request
 
 pytestmark = pytest.mark.export
 
@@ -348,10 +350,10 @@ def test_failed_export_leaves_nothing_behind(quick_writer, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 0}, r"`num_beams`.*at least 1.*Received: 0"),
-        ({"max_length": 0}, r"`max_length`.*at least 1.*Received: 0"),
+        ({"num_beams": 0}, r"`num_beams`.*at least 1.*num_beams=0"),
+        ({"max_length": 0}, r"`max_length`.*at least 1.*max_length=0"),
         ({"version": -2}, r"`version`.*at least 0.*Received: -2"),
-        ({"length_penalty": -1.0}, r"`length_penalty`.*Received: -1.0"),
+        ({"length_penalty": -1.0}, r"`length_penalty`.*length_penalty=-1.0"),
     ],
 )
 def test_option_out_of_range_is_named(transformer, tmp_path, options, message):
@@ -374,8 +376,52 @@ def test_output_limit_follows_the_source_as_the_run_says(tiny_tokenizers):
         "recurrent_gru", tiny_tokenizers, max_length=12, max_length_ratio=2.0
     )
     # 2 * length + 3, at most 12; the last holds for every longer source.
-    assert saved_model._length_limits(translator, None) == [3, 5, 7, 9, 11, 12, 12, 12]
-    assert saved_model._length_limits(translator, 5) == [5]
+    for max_length, expected in ((None, [3, 5, 7, 9, 11, 12, 12, 12]), (5, [5])):
+        request = make_request(translator.decoding, {}, max_length=max_length)
+        assert saved_model._length_limits(translator, request) == expected
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"num_beams": 1, "no_repeat_ngram_size": 1, "repetition_penalty": 1.5},
+        {
+            "num_beams": 3,
+            "coverage_penalty": 0.2,
+            "length_reward": 0.3,
+            "length_penalty_base": 0.0,
+            "min_length_ratio": 0.7,
+            "no_repeat_ngram_size": 2,
+            "allow_unknown": False,
+        },
+        {"num_beams": 4, "num_groups": 2, "diversity_penalty": 0.5, "stop": "count"},
+    ],
+)
+def test_every_setting_of_the_run_is_in_the_graph(tiny_tokenizers, tmp_path, table):
+    translator = make_translator("recurrent_gru", tiny_tokenizers, **table)
+    folder = export_saved_model(translator, tmp_path / "model")
+    served = Served(translator, folder)
+    found = served.run("serving_default", source=TEXTS)
+    served.session.close()
+    expected = [hypotheses[0] for hypotheses in translator.translate(TEXTS)]
+    assert [t.decode() for t in found["text"]] == [h.text for h in expected]
+    np.testing.assert_allclose(found["score"], [h.score for h in expected], atol=1e-4)
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    assert (
+        manifest["decoding"].items()
+        >= {
+            name: value
+            for name, value in table.items()
+            if name not in ("min_length_ratio", "allow_unknown")
+        }.items()
+    )
+    assert verify(folder).ok
+
+
+def test_a_run_that_draws_its_answers_is_refused(tiny_tokenizers, tmp_path):
+    translator = make_translator("recurrent_gru", tiny_tokenizers, temperature=0.5)
+    with pytest.raises(ValueError, match="temperature = 0.5"):
+        export_saved_model(translator, tmp_path / "model")
 
 
 def test_mixed_precision_model_gives_float32_scores(tiny_tokenizers, tmp_path):
