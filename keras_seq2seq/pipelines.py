@@ -17,7 +17,12 @@ import numpy as np
 from keras_seq2seq import models  # noqa: F401  (registers the classes to load)
 from keras_seq2seq.batches import Batch, inference_batches, pad_rows, round_up
 from keras_seq2seq.config import DecodingConfig, RunConfig, load_config
-from keras_seq2seq.decoding import SearchResult, check_number, generate
+from keras_seq2seq.decoding import (
+    SearchResult,
+    check_number,
+    check_phrases_fit,
+    generate,
+)
 from keras_seq2seq.forecaster import Forecaster
 from keras_seq2seq.lines import clean_line
 from keras_seq2seq.outputs import (
@@ -174,6 +179,13 @@ class Translator:
         )
         sources = self._encode_sources(texts)
         inputs = self._inputs(len(sources), prefixes, required, banned)
+        if required is not None:
+            limits = [self._fit(request.limit(len(source.ids))) for source in sources]
+            check_phrases_fit(
+                np.asarray(limits),
+                inputs["required_phrases"],
+                inputs.get("prefix_ids"),
+            )
         if request.samples:
             inputs["seeds"] = row_seeds(seed, len(sources))
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0)] for _ in sources]
@@ -320,8 +332,10 @@ class Translator:
                     f"`{name}` must hold one entry for each text. Received: {found} "
                     f"for {count} texts."
                 )
+        tokenizer = self.tokenizers.target
         encoder = PhraseEncoder(
-            lambda texts: self._encode(texts, "phrases", self.tokenizers.target)
+            lambda texts: self._encode(texts, "phrases", tokenizer),
+            tokenizer.word_start_id,
         )
         inputs = {}
         if prefixes is not None:

@@ -243,10 +243,15 @@ class PhraseEncoder:
 
     Args:
         encode: Ids of each of a list of target texts, without END.
+        space_id: Id that every text starts with and phrases do not, where tokens are
+            characters: a phrase may stand inside a word. None where there is none.
     """
 
-    def __init__(self, encode: Callable[[list[str]], list[list[int]]]) -> None:
+    def __init__(
+        self, encode: Callable[[list[str]], list[list[int]]], space_id: int | None
+    ) -> None:
         self._encode = encode
+        self._space_id = space_id
 
     def prefixes(self, texts: Sequence[str]) -> np.ndarray:
         """Returns ids of target prefixes, int32 `(B, P)`."""
@@ -268,6 +273,8 @@ class PhraseEncoder:
     def _ids(self, phrases: Sequence[str], name: str) -> list[list[int]]:
         _check_list(phrases, name)
         found = self._encode(list(phrases))
+        if self._space_id is not None:
+            found = [ids[ids[:1] == [self._space_id] :] for ids in found]
         for phrase, ids in zip(phrases, found, strict=True):
             if not ids or UNK_ID in ids:
                 raise ValueError(

@@ -231,6 +231,16 @@ class Tokenizer:
         """
         return [self._processor.id_to_piece(index) for index in self._checked(ids)]
 
+    @property
+    def word_start_id(self) -> int | None:
+        """Id of the space that each text begins with where tokens are characters.
+
+        None for other kinds of tokens.
+        """
+        if self.settings.get("model_type") != "char":
+            return None
+        return int(self._processor.piece_to_id("\u2581"))
+
     def normalize(self, text: str) -> str:
         """Return the text as the model sees it before it is cut into pieces.
 

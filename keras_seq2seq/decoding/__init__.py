@@ -7,7 +7,7 @@ as a TensorFlow graph, under XLA and under `jax.jit` with equal results.
 """
 
 from keras_seq2seq.decoding.beam import beam_search
-from keras_seq2seq.decoding.generate import generate
+from keras_seq2seq.decoding.generate import check_phrases_fit, generate
 from keras_seq2seq.decoding.greedy import greedy_search, sample
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, check_number
 from keras_seq2seq.decoding.sampling import uniform_noise
@@ -24,6 +24,7 @@ __all__ = [
     "SearchResult",
     "beam_search",
     "check_number",
+    "check_phrases_fit",
     "coverage_score",
     "generate",
     "greedy_search",

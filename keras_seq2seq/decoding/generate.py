@@ -12,7 +12,7 @@ from keras_seq2seq.decoding.beam import search
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.search import SearchResult
 
-__all__ = ["generate"]
+__all__ = ["check_phrases_fit", "generate"]
 
 # Buffers and caches shorter than this are not worth a program of their own.
 _SHORTEST_BUFFER = 16
@@ -116,23 +116,36 @@ def _checked(
     limits = tensors.get("length_limits", np.full((batch,), max_length, "int32"))
     tensors["length_limits"] = np.clip(limits, 1, max_length)
     if inputs.required_phrases is not None:
-        _check_room(tensors)
+        check_phrases_fit(
+            tensors["length_limits"],
+            tensors["required_phrases"],
+            tensors.get("prefix_ids"),
+        )
     return tensors
 
 
-def _check_room(tensors: dict[str, np.ndarray]) -> None:
-    """Refuses phrases that do not fit into a limit."""
-    lengths = (tensors["required_phrases"] != 0).sum(axis=-1)  # (B, C, A)
+def check_phrases_fit(
+    limits: np.ndarray, required_phrases: np.ndarray, prefix_ids: np.ndarray | None
+) -> None:
+    """Refuses required phrases that a limit leaves no room for.
+
+    Args:
+        limits: Most tokens of each source's hypotheses, END included, `(B,)`.
+        required_phrases: `(B, C, A, P)`.
+        prefix_ids: `(B, P)`, or None.
+
+    Raises:
+        ValueError: With the first source, what it needs and what there is.
+    """
+    lengths = (required_phrases != 0).sum(axis=-1)  # (B, C, A)
     shortest = np.where(lengths > 0, lengths, lengths.max(axis=-1, keepdims=True))
     needed = shortest.min(axis=-1, initial=2**30).sum(axis=-1, initial=0)
-    given = 0
-    if "prefix_ids" in tensors:
-        given = (tensors["prefix_ids"] != 0).sum(axis=-1)
-    room = tensors["length_limits"] - 1 - given
-    for row in np.flatnonzero(needed > np.maximum(room, 0))[:1]:
+    given = 0 if prefix_ids is None else (prefix_ids != 0).sum(axis=-1)
+    room = np.maximum(limits - 1 - given, 0)
+    for row in np.flatnonzero(needed > room)[:1]:
         raise ValueError(
-            f"`required_phrases` must fit into the length limit. Received for row "
-            f"{row}: {needed[row]} tokens of phrases where {max(room[row], 0)} can be "
+            "What is required must fit into the length limit. Received for the source "
+            f"at index {row}: {needed[row]} tokens of phrases where {room[row]} can be "
             "written before END. Raise the limit, or ask for less."
         )
 

@@ -46,7 +46,7 @@ def test_unknown_options_are_refused_with_the_nearest_name():
         ({"prefix_ids": [4]}, "`prefix_ids` must have 2 axes"),
         (
             {"num_beams": 2, "required_phrases": [[[[4, 5, 4]], [[5, 0, 0]]]]},
-            "`required_phrases` must fit.*row 0: 4 tokens of phrases where 3",
+            "required must fit.*index 0: 4 tokens of phrases where 3",
         ),
         ({"required_phrases": [[[[4]]]]}, "needs a beam search.*num_beams=1"),
         ({"temperature": 1.0}, "`seeds` must hold one whole number"),
