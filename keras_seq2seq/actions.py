@@ -3,14 +3,19 @@
 import csv
 import hashlib
 import io
+import itertools
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from keras_seq2seq.console import import_backend, say
+from keras_seq2seq.console import import_backend, progress, say
+
+# Lines that are read, sorted by length and decoded together, and kept when done.
+CHUNK = 2048
 
 
 def evaluate_files(
@@ -125,33 +130,116 @@ def set_decoding(translator: Any, run: Path, overrides: Sequence[str]) -> None:
                 "`--set` takes settings of [decoding] here, as "
                 f"decoding.no_repeat_ngram_size=3. Received: {override!r}."
             )
-    if overrides:
-        translator.decoding = load_config(run / "run.toml", overrides).decoding
+    translator.decoding = load_config(run / "run.toml", overrides).decoding
 
 
-def rendered(
-    pairs: Iterable[tuple[str, list[Any]]], *, jsonl: bool, ranked: bool, details: bool
-) -> Iterator[str]:
-    """Lines of output for each source with its hypotheses.
+class TranslatedText:
+    """The output for the lines of a file or of standard input.
 
     Args:
-        pairs: Sources with their hypotheses.
+        translator: What `load` returned.
+        options: Options of `translate_lines`.
+        input_file: File of sources; None for standard input.
+        constraints: File of JSON lines beside it, or None.
         jsonl: Whether to write one JSON object a source.
-        ranked: Whether lines of text have rank and score.
         details: Whether objects have tokens, their scores and the alignment.
     """
-    fields = ["text", "score", "log_prob", "finished", "truncated_source"]
-    fields += ["tokens", "token_scores", "source_tokens", "alignment"] * details
-    for source, hypotheses in pairs:
-        if jsonl:
+
+    def __init__(
+        self,
+        translator: Any,
+        options: dict[str, Any],
+        *,
+        input_file: Path | None,
+        constraints: Path | None,
+        jsonl: bool,
+        details: bool,
+    ) -> None:
+        self.translator = translator
+        self.options = options
+        self.input_file = input_file
+        self.constraints = constraints
+        self.jsonl = jsonl
+        self.details = details
+
+    def lines(self, *, shown_progress: bool) -> Iterator[str]:
+        """Yield the lines as they come.
+
+        Args:
+            shown_progress: Whether to count on standard error.
+        """
+        with progress("lines", shown=shown_progress) as bar:
+            for lines in self._from(0, bar):
+                yield from lines
+
+    def write_file(self, output: Path, runs: Sequence[Path]) -> None:
+        """Write a file; a job that was stopped goes on where it was.
+
+        Args:
+            output: The file to write.
+            runs: The run folders that the translator was loaded from.
+        """
+        from keras_seq2seq.jobs import file_sum, write_job
+
+        files = {"the input": self.input_file, "the constraints": self.constraints}
+        job = {
+            **{name: file and file_sum(file) for name, file in files.items()},
+            "the model": [file_sum(run / "model.keras") for run in runs],
+            "[decoding]": self.translator.decoding.model_dump(),
+            "the options": self.options,
+            "the format": [self.jsonl, self.details],
+        }
+        with progress("lines") as bar:
+
+            def started(count: int) -> None:
+                if count:
+                    say(f"Going on after line {count:,}")
+                bar(count)
+
+            def make(first: int) -> Iterator[list[str]]:
+                return self._from(first, bar)
+
+            write_job(output, job, make, every=CHUNK, started=started)
+
+    def _from(self, first: int, bar: Any) -> Iterator[list[str]]:
+        """Lines of each source, from the source `first` on."""
+        from keras_seq2seq.lines import read_json_lines, read_lines
+
+        # A person who types waits for the answer to each line.
+        typed = self.input_file is None and sys.stdin.isatty()
+        lines = read_lines(self.input_file or sys.stdin.buffer)
+        sources, kept = itertools.tee(itertools.islice(lines, first, None))
+        wanted = None
+        if self.constraints is not None:
+            wanted = itertools.islice(read_json_lines(self.constraints), first, None)
+        found = self.translator.translate_lines(
+            sources,
+            chunk_size=1 if typed else CHUNK,
+            first=first,
+            constraints=wanted,
+            return_attention=self.details,
+            return_token_scores=self.details,
+            progress=bar,
+            **self.options,
+        )
+        for source, hypotheses in zip(kept, found, strict=True):
+            yield self._rendered(source, hypotheses)
+
+    def _rendered(self, source: str, hypotheses: list[Any]) -> list[str]:
+        """Lines of one source."""
+        if self.jsonl:
+            fields = ["text", "score", "log_prob", "finished", "truncated_source"]
+            more = ["tokens", "token_scores", "source_tokens", "alignment"]
+            fields += more * self.details
             rows = [{name: getattr(h, name) for name in fields} for h in hypotheses]
             found = {"source": source, "hypotheses": rows}
-            yield json.dumps(found, ensure_ascii=False)
-        elif ranked:
-            for rank, hypothesis in enumerate(hypotheses, start=1):
-                yield f"{rank}\t{hypothesis.score:.6f}\t{hypothesis.text}"
-        else:
-            yield hypotheses[0].text
+            return [json.dumps(found, ensure_ascii=False)]
+        if self.options["n_best"] > 1:
+            return [
+                f"{rank}\t{hypothesis.score:.6f}\t{hypothesis.text}"
+                for rank, hypothesis in enumerate(hypotheses, start=1)
+            ]
+        return [hypotheses[0].text]
 
 
 def compare_recipes(

@@ -5,7 +5,6 @@ error. A user's mistake prints one message and exits 2; a fault of the package k
 its traceback.
 """
 
-import itertools
 import json
 import os
 import sys
@@ -222,45 +221,42 @@ def translate(
     format: Format = TextFormat.text,
 ) -> None:
     """Decode: one line in, one line out, in order; a blank line stays blank."""
-    from keras_seq2seq.lines import read_json_lines, read_lines
-
-    lines = read_lines(sys.stdin.buffer if input_file is None else input_file)
     for name, file in (("--input", input_file), ("--constraints", constraints)):
         if file is not None and not file.exists():
             raise FileNotFoundError(f"`{name}` must be a file. Received: {file}.")
     if details and format is not TextFormat.jsonl:
         raise ValueError("`--details` needs --format jsonl. Received: --format text.")
     translator = _load(run, ensemble, series=False)
-    from keras_seq2seq.actions import rendered, set_decoding
+    from keras_seq2seq.actions import TranslatedText, set_decoding
 
     set_decoding(translator, run, overrides or [])
-    sources, kept = itertools.tee(lines)
-    with progress("lines", shown=output is not None or not sys.stdout.isatty()) as bar:
-        found = translator.translate_lines(
-            sources,
-            # A person who types waits for the answer to each line.
-            chunk_size=1 if input_file is None and sys.stdin.isatty() else 2048,
-            num_beams=beam_size,
-            length_penalty=length_penalty,
-            max_length=max_length,
-            min_length=min_length,
-            n_best=n_best,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            mbr_samples=mbr_samples,
-            alternatives=alternatives,
-            constraints=None if constraints is None else read_json_lines(constraints),
-            replace_unknown=replace_unknown,
-            return_attention=details,
-            return_token_scores=details,
-            progress=bar,
-        )
-        pairs = zip(kept, found, strict=True)
-        jsonl = format is TextFormat.jsonl
-        found = rendered(pairs, jsonl=jsonl, ranked=n_best > 1, details=details)
-        write(output, found)
+    options: dict[str, Any] = {
+        "num_beams": beam_size,
+        "length_penalty": length_penalty,
+        "max_length": max_length,
+        "min_length": min_length,
+        "n_best": n_best,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "mbr_samples": mbr_samples,
+        "alternatives": alternatives,
+        "replace_unknown": replace_unknown,
+    }
+    text = TranslatedText(
+        translator,
+        options,
+        input_file=input_file,
+        constraints=constraints,
+        jsonl=format is TextFormat.jsonl,
+        details=details,
+    )
+    if input_file is not None and output is not None:
+        text.write_file(output, [run, *(ensemble or [])])
+    else:
+        shown = output is not None or not sys.stdout.isatty()
+        write(output, text.lines(shown_progress=shown))
 
 
 @app.command()

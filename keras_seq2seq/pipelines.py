@@ -220,6 +220,7 @@ class Translator:
         *,
         chunk_size: int = 2048,
         seed: int | None = None,
+        first: int = 0,
         constraints: Iterable[Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> Iterator[list[Hypothesis]]:
@@ -229,6 +230,8 @@ class Translator:
             lines: Source texts.
             chunk_size: How many texts are read, sorted and decoded together.
             seed: What samples are drawn by; None for others at each call.
+            first: Place of the first text, where those before were decoded earlier:
+                samples go on as if they had been decoded now.
             constraints: For each line a mapping that may have `prefix`, `required`
                 and `banned`: its entries of `prefixes`, `required` and `banned` of
                 `translate`.
@@ -244,7 +247,7 @@ class Translator:
         check_number("chunk_size", chunk_size, 1, whole=True)
         if seed is None:
             seed = secrets.randbits(32)
-        iterator, first = iter(lines), 0
+        iterator = iter(lines)
         wanted = None if constraints is None else iter(constraints)
         while chunk := list(islice(iterator, chunk_size)):
             # By the place in the whole stream: the same for every chunk size.

@@ -245,6 +245,38 @@ def test_translate_reads_and_writes_files_whole_or_not_at_all(
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["in.gz", "out.txt"]
 
 
+def test_a_killed_translation_of_a_file_goes_on(cli, run_folder, tmp_path, monkeypatch):
+    from keras_seq2seq import actions, pipelines
+
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("déca\nb\n\na\nc d\nab\nb\n", encoding="utf-8")
+    drawn = ("--temperature", 1.0, "--seed", 3)
+    options = ("--input", source, "--output", output, *drawn)
+    monkeypatch.setattr(actions, "CHUNK", 2)
+    assert cli("translate", run_folder, *options).exit_code == 0
+    expected = output.read_bytes()
+    output.unlink()
+
+    translate, calls = pipelines.Translator.translate, []
+
+    def killed(self, *arguments, **more):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return translate(self, *arguments, **more)
+
+    monkeypatch.setattr(pipelines.Translator, "translate", killed)
+    assert cli("translate", run_folder, *options).exit_code != 0
+    assert not output.exists()
+    other = cli("translate", run_folder, *options[:-1], 4)
+    assert other.exit_code == 2
+    assert "4 items of another job: the options differed" in other.stderr
+    result = cli("translate", run_folder, *options)
+    assert result.exit_code == 0, result.stderr
+    assert "Going on after line 4" in result.stderr
+    assert output.read_bytes() == expected
+
+
 def test_n_best_as_text_and_as_json_lines(cli, run_folder):
     options = ("--n-best", 2, "--beam-size", 3, "--max-length", 5)
     result = cli("translate", run_folder, *options, input="déca\n\n")

@@ -91,6 +91,7 @@ ALLOWED = {
     "scoring": {"batches", "decoding", "tokenizers"},
     "requests": {"config", "decoding", "tokenizers"},
     "outputs": {"decoding", "tokenizers"},
+    "jobs": set(),
     "pipelines": {
         "requests",
         "outputs",
