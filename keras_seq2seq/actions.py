@@ -201,6 +201,38 @@ class TranslatedText:
 
             write_job(output, job, make, every=CHUNK, started=started)
 
+    def stream(self, output: Path | None) -> None:
+        """Write each output to standard output, piece by piece as it is decoded.
+
+        Args:
+            output: What was given as `--output`.
+
+        Raises:
+            ValueError: If an option was given that cannot be streamed.
+        """
+        from keras_seq2seq.lines import read_lines
+
+        options = dict(self.options)
+        others = {
+            "--output": output,
+            "--constraints": self.constraints,
+            "--format jsonl": self.jsonl,
+            "--n-best": options.pop("n_best") > 1,
+            "--mbr-samples": options.pop("mbr_samples"),
+            "--alternatives": options.pop("alternatives"),
+            "--replace-unknown": options.pop("replace_unknown"),
+        }
+        for name, given in others.items():
+            if given:
+                raise ValueError(f"`--stream` cannot go with {name}.")
+        options["num_beams"] = options["num_beams"] or 1
+        for line in read_lines(self.input_file or sys.stdin.buffer):
+            for piece in self.translator.stream(line, **options):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+            sys.stdout.write("\n")
+        sys.stdout.flush()
+
     def _from(self, first: int, bar: Any) -> Iterator[list[str]]:
         """Lines of each source, from the source `first` on."""
         from keras_seq2seq.lines import read_json_lines, read_lines

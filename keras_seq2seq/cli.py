@@ -35,6 +35,7 @@ from keras_seq2seq.cli_options import (
     ReplaceUnknown,
     Run,
     Seed,
+    Stream,
     Temperature,
     TextFormat,
     TopK,
@@ -218,6 +219,7 @@ def translate(
     replace_unknown: ReplaceUnknown = False,
     overrides: DecodingOverrides = None,
     details: Details = False,
+    stream: Stream = False,
     format: Format = TextFormat.text,
 ) -> None:
     """Decode: one line in, one line out, in order; a blank line stays blank."""
@@ -252,7 +254,9 @@ def translate(
         jsonl=format is TextFormat.jsonl,
         details=details,
     )
-    if input_file is not None and output is not None:
+    if stream:
+        text.stream(output)
+    elif input_file is not None and output is not None:
         text.write_file(output, [run, *(ensemble or [])])
     else:
         shown = output is not None or not sys.stdout.isatty()

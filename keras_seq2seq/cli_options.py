@@ -89,6 +89,10 @@ Details = Annotated[
     bool,
     typer.Option("--details", help="In jsonl also tokens, their scores and alignment."),
 ]
+Stream = Annotated[
+    bool,
+    typer.Option("--stream", help="Write outputs as they are decoded; greedy."),
+]
 Output = Annotated[Path | None, typer.Option("--output", help="File to write.")]
 Format = Annotated[TextFormat, typer.Option("--format", help="Lines of output.")]
 Overrides = Annotated[

@@ -204,6 +204,18 @@ def test_translate_draws_by_a_seed_and_takes_settings(cli, run_folder):
     assert "num_beams" in wrong.stderr
 
 
+def test_streamed_lines_are_those_of_greedy_search(cli, run_folder):
+    lines = "déca\n\nb c\n"
+    streamed = cli("translate", run_folder, "--stream", input=lines)
+    assert streamed.exit_code == 0, streamed.stderr
+    greedy = cli("translate", run_folder, "--beam-size", 1, input=lines)
+    assert streamed.stdout == greedy.stdout
+    for wrong in (("--n-best", 2), ("--format", "jsonl"), ("--alternatives",)):
+        result = cli("translate", run_folder, "--stream", *wrong, input=lines)
+        assert result.exit_code == 2
+        assert f"cannot go with {' '.join(map(str, wrong[:1]))}" in result.stderr
+
+
 def test_translate_keeps_to_constraints_and_tells_details(cli, run_folder, tmp_path):
     file = tmp_path / "constraints.jsonl"
     rows = [{"prefix": "d"}, {}, {"required": [["c", "d"]], "banned": ["a"]}]

@@ -92,19 +92,25 @@ ALLOWED = {
     "requests": {"config", "decoding", "tokenizers"},
     "outputs": {"decoding", "tokenizers"},
     "jobs": set(),
-    "pipelines": {
+    "translator": {
         "requests",
         "outputs",
         "config",
         "lines",
         "batches",
         "scoring",
+        "tokenizers",
+        "decoding",
+    },
+    "pipelines": {
+        "translator",
+        "outputs",
+        "config",
         "models",
         "forecaster",
         "series",
         "series_config",
         "tokenizers",
-        "decoding",
     },
     "ensembles": {"models", "pipelines"},
     "evaluation": {"lines", "scoring"},
@@ -154,7 +160,7 @@ FRONT = {
 
 # Where one function needs TensorFlow itself, and why.
 TENSORFLOW_INSIDE_FUNCTIONS = {
-    "decoding/generate.py": "tf.function compiles the search on that backend",
+    "decoding/programs.py": "tf.function compiles the search on that backend",
 }
 WITHOUT_TENSORFLOW = (
     "layers",

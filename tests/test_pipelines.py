@@ -481,3 +481,28 @@ def test_settings_of_the_run_reach_the_search(tokenizers):
     assert translator("aaa", no_repeat_ngram_size=0, **options) == "aaa"
     with pytest.raises(TypeError, match="`no_repeat` of decoding"):
         translator("aaa", no_repeat=3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_length": 4},
+        {"temperature": 1.0, "seed": 3},
+        {"prefix": "dé", "banned": ["b", "a"]},
+    ],
+)
+def test_streamed_pieces_are_the_translation(soft, options):
+    for text in ("abc", "dé ca b", "b"):
+        pieces = list(soft.stream(text, **options))
+        assert all(pieces)
+        asked = dict(options)
+        if "prefix" in asked:
+            asked |= {"prefixes": [asked.pop("prefix")], "banned": [asked["banned"]]}
+        if "temperature" not in asked:
+            asked["num_beams"] = 1
+        assert "".join(pieces) == soft([text], **asked)[0]
+    assert list(soft.stream(" ")) == []
+    with pytest.raises(TypeError, match="at index 0: 5"):
+        next(soft.stream(5))
+    with pytest.raises(ValueError, match="`num_beams` must be 1 to stream"):
+        next(soft.stream("a", num_beams=3))

@@ -17,11 +17,13 @@ from keras_seq2seq.decoding.scoring import (
     target_log_probs,
 )
 from keras_seq2seq.decoding.search import SearchResult
+from keras_seq2seq.decoding.streaming import StreamStep, stream
 
 __all__ = [
     "SearchInputs",
     "SearchOptions",
     "SearchResult",
+    "StreamStep",
     "beam_search",
     "check_number",
     "check_phrases_fit",
@@ -30,6 +32,7 @@ __all__ = [
     "greedy_search",
     "length_penalty",
     "sample",
+    "stream",
     "target_log_probs",
     "uniform_noise",
 ]

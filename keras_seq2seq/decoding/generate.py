@@ -1,7 +1,5 @@
 """Decoding with a model: NumPy in, NumPy out, compiled once for each set of options."""
 
-import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +8,7 @@ import numpy as np
 
 from keras_seq2seq.decoding.beam import search
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
+from keras_seq2seq.decoding.programs import program
 from keras_seq2seq.decoding.search import SearchResult
 
 __all__ = ["check_phrases_fit", "generate"]
@@ -28,9 +27,6 @@ _RANKS = {
     "seeds": 1,
     "noise": 3,
 }
-
-# Programs hold their model weakly too: a value that held its key would keep it alive.
-_programs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def generate(
@@ -63,12 +59,50 @@ def generate(
             not fit, the phrases that are required do not fit into a limit, or the
             options contradict each other.
     """
+    source_ids, constants, tensors, missing = prepared(model, source_ids, options)
+
+    def run(model: Any, source_ids: Any, tensors: dict) -> SearchResult:
+        memory = model.encode(source_ids)
+        state = model.initial_state(memory, constants.max_length)
+        inputs = SearchInputs(**tensors)
+        return search(model.step, memory, state, constants, inputs, model.select_state)
+
+    shapes = tuple((name, value.shape[1:]) for name, value in tensors.items())
+    decode = program(
+        model,
+        (source_ids.ndim, jit_compile, constants, shapes),
+        run,
+        signature=_signature(source_ids, tensors),
+        jit_compile=jit_compile,
+    )
+    result = decode(source_ids, tensors)
+    result = SearchResult(*(None if x is None else np.asarray(x) for x in result))
+    return _padded(result, missing, constants.pad_id)
+
+
+def prepared(
+    model: Any, source_ids: Any, options: dict[str, Any]
+) -> tuple[np.ndarray, SearchOptions, dict[str, np.ndarray], int]:
+    """Checks what a search is asked for, and chooses the length of its buffers.
+
+    Args:
+        model: A model of the four-call contract.
+        source_ids: Sources, padded with PAD, int `(B, S)`.
+        options: Fields of `SearchOptions` and `SearchInputs`.
+
+    Returns:
+        The sources; the constants, whose `max_length` is that of the buffers; the
+        tensors by name; and how many positions the buffers are shorter than
+        `max_length` after the cut to the model's positions.
+
+    Raises:
+        TypeError: If there is no such option.
+        ValueError: If the shapes do not fit, or the options contradict each other.
+    """
     source_ids = np.asarray(source_ids, dtype="int32")
     constants, inputs = split_options(options)
-    max_length, max_positions = (
-        constants.max_length,
-        getattr(model, "max_positions", None),
-    )
+    max_length = constants.max_length
+    max_positions = getattr(model, "max_positions", None)
     if max_positions is not None:
         _check_source_length(source_ids, max_positions)
         max_length = min(max_length, max_positions)
@@ -77,14 +111,7 @@ def generate(
         tensors["length_limits"], constants.min_length, max_length
     )
     constants = replace(constants, max_length=buffer_length)
-    shapes = tuple((name, value.shape[1:]) for name, value in tensors.items())
-    key = (source_ids.ndim, jit_compile, constants, shapes)
-    programs = _programs.setdefault(model, {})
-    if key not in programs:
-        programs[key] = _compiled(model, constants, source_ids, tensors, jit_compile)
-    result = programs[key](source_ids, tensors)
-    result = SearchResult(*(None if x is None else np.asarray(x) for x in result))
-    return _padded(result, max_length - buffer_length, constants.pad_id)
+    return source_ids, constants, tensors, max_length - buffer_length
 
 
 def _check_source_length(source_ids: np.ndarray, max_positions: int) -> None:
@@ -172,78 +199,17 @@ def _padded(result: SearchResult, missing: int, pad_id: int) -> SearchResult:
     )
 
 
-def _compiled(
-    model: Any,
-    options: SearchOptions,
-    source_ids: np.ndarray,
-    tensors: dict[str, np.ndarray],
-    jit_compile: bool,
-) -> Callable[[Any, dict], SearchResult]:
-    """Encoder and search of `model` as one program of the backend in use."""
-    reference = weakref.ref(model)
+def _signature(source_ids: np.ndarray, tensors: dict[str, np.ndarray]) -> list[Any]:
+    """One graph for all batches and lengths.
 
-    def run(source_ids: Any, tensors: dict) -> SearchResult:
-        model: Any = reference()
-        memory = model.encode(source_ids)
-        state = model.initial_state(memory, options.max_length)
-        inputs = SearchInputs(**tensors)
-        return search(model.step, memory, state, options, inputs, model.select_state)
-
-    if keras.backend.backend() == "tensorflow":
-        return _compiled_by_tensorflow(run, source_ids, tensors, jit_compile)
-    if keras.backend.backend() == "jax":
-        return _compiled_by_jax(run, reference)
-    raise ValueError(
-        "`generate` runs on the TensorFlow and JAX backends. Received: "
-        f"KERAS_BACKEND={keras.backend.backend()}."
-    )
-
-
-def _compiled_by_tensorflow(
-    run: Callable,
-    source_ids: np.ndarray,
-    tensors: dict[str, np.ndarray],
-    jit_compile: bool,
-) -> Callable[[Any, dict], SearchResult]:
-    import tensorflow as tf
-
-    def spec(array: np.ndarray) -> Any:
-        return tf.TensorSpec((None,) * array.ndim, array.dtype)
-
-    # Loops over phrases are written out, one part for each token.
-    fixed = {
-        name: tf.TensorSpec((None, *array.shape[1:]), array.dtype)
-        for name, array in tensors.items()
-        if array.ndim > 1
-    }
-    specs = {name: fixed.get(name, spec(array)) for name, array in tensors.items()}
-    return tf.function(
-        run,
-        input_signature=[spec(source_ids), specs],
-        jit_compile=jit_compile,
-        # Loops are `ops.while_loop` already; rewriting the source costs seconds.
-        autograph=False,
-    )
-
-
-def _compiled_by_jax(
-    search: Callable, reference: weakref.ref
-) -> Callable[[Any, dict], SearchResult]:
-    import jax
-
-    @jax.jit
-    def run(values: list, source_ids: Any, tensors: dict) -> SearchResult:
-        # The weights are arguments, so that the program does not freeze them.
-        model: Any = reference()
-        mapping = zip(model.variables, values, strict=True)
-        with keras.StatelessScope(state_mapping=list(mapping)):
-            return search(source_ids, tensors)
-
-    def call(source_ids: Any, tensors: dict) -> SearchResult:
-        model: Any = reference()
-        # While `fit` runs, the latest weights live outside the variables.
-        model.jax_state_sync()
-        values = [variable.value for variable in model.variables]
-        return run(values, source_ids, tensors)
-
-    return call
+    Loops over phrases are written out, one part for each token, so that those keep
+    their shape.
+    """
+    ids = keras.KerasTensor((None,) * source_ids.ndim, "int32")
+    return [
+        ids,
+        {
+            name: keras.KerasTensor((None, *array.shape[1:]), array.dtype.name)
+            for name, array in tensors.items()
+        },
+    ]

@@ -92,22 +92,7 @@ def write_rows(
     step: Step, memory: Any, state: Any, options: SearchOptions, inputs: SearchInputs
 ) -> SearchResult:
     """Writes the rows of a greedy search, or of `n_best` samples of each source."""
-    if inputs.required_phrases is not None:
-        raise ValueError(
-            "`required_phrases` needs a beam search. Received: "
-            f"num_beams={options.num_beams}, temperature={options.temperature}."
-        )
-    copies = options.n_best
-    inputs = as_tensors(inputs)
-    batch = batch_size(memory, state)
-    inputs, noise = _by_row(inputs, batch, options)
-    rows = batch * copies
-    limits = row_limits(inputs.length_limits, options.max_length, rows)
-    choose = _chooser(options, inputs, noise)
-    carry = _initial_carry(repeat_rows(state, copies), rows, options)
-    if options.return_attention:
-        shape = (rows, options.max_length, attention_width(memory))
-        carry["attention"] = ops.zeros(shape, dtype="float32")
+    rows = Rows(options, inputs, memory, state)
 
     def unfinished(carry: dict) -> Any:
         return ops.logical_and(
@@ -116,22 +101,74 @@ def write_rows(
         )
 
     def advance(carry: dict) -> tuple[dict]:
-        position = carry["position"]
-        logits, state, attention_weights = step(
-            carry["token_ids"], memory, carry["state"]
-        )
-        token_ids, log_probs = choose(logits, carry["ids"], position)
+        logits, state, attention = step(carry["token_ids"], memory, carry["state"])
+        return (rows.advance(carry, logits, attention) | {"state": state},)
+
+    (carry,) = ops.while_loop(unfinished, advance, (rows.initial_carry(state),))
+    return _result(carry, options.n_best, options)
+
+
+class Rows:
+    """The loop's body: R rows, each writing one token after the other.
+
+    Args:
+        options: Constants of the search.
+        inputs: A row for each source.
+        memory: What the step reads, B rows.
+        state: What the step changes, B rows, or None if memory has a tensor.
+    """
+
+    def __init__(
+        self, options: SearchOptions, inputs: SearchInputs, memory: Any, state: Any
+    ) -> None:
+        if inputs.required_phrases is not None:
+            raise ValueError(
+                "`required_phrases` needs a beam search. Received: "
+                f"num_beams={options.num_beams}, temperature={options.temperature}."
+            )
+        self.options = options
+        self.memory = memory
+        batch = batch_size(memory, state)
+        inputs, noise = _by_row(as_tensors(inputs), batch, options)
+        self.rows = batch * options.n_best
+        self.limits = row_limits(inputs.length_limits, options.max_length, self.rows)
+        self.choose = _chooser(options, inputs, noise)
+
+    def initial_carry(self, state: Any) -> dict:
+        """Loop variables before the first step."""
+        options = self.options
+        shape = (self.rows, options.max_length)
+        carry = {
+            "position": ops.zeros((), dtype="int32"),
+            "token_ids": ops.full((self.rows,), options.start_id, dtype="int32"),
+            "state": repeat_rows(state, options.n_best),
+            "done": ops.zeros((self.rows,), dtype="bool"),
+            "finished": ops.zeros((self.rows,), dtype="bool"),
+            "lengths": ops.zeros((self.rows,), dtype="int32"),
+            "log_probs": ops.zeros((self.rows,), dtype="float32"),
+            "ids": ops.full(shape, options.pad_id, dtype="int32"),
+        }
+        if options.return_token_scores:
+            carry["token_log_probs"] = ops.zeros(shape, dtype="float32")
+        if options.return_attention:
+            width = attention_width(self.memory)
+            carry["attention"] = ops.zeros((*shape, width), dtype="float32")
+        return carry
+
+    def advance(self, carry: dict, logits: Any, attention: Any) -> dict:
+        """The loop variables after one step, state aside."""
+        options, position = self.options, carry["position"]
+        token_ids, log_probs = self.choose(logits, carry["ids"], position)
         active = ops.logical_and(
             ops.logical_not(carry["done"]), log_probs > POSSIBLE_ABOVE
         )
         token_ids = ops.where(active, token_ids, options.pad_id)  # (R,)
         log_probs = ops.where(active, log_probs, 0.0)
         ended = ops.logical_and(active, token_ids == options.end_id)
-        stopped = ops.logical_or(ops.logical_not(active), position + 1 >= limits)
+        stopped = ops.logical_or(ops.logical_not(active), position + 1 >= self.limits)
         new = {
             "position": position + 1,
             "token_ids": token_ids,
-            "state": state,
             "done": ops.logical_or(stopped, ended),
             "finished": ops.logical_or(carry["finished"], ended),
             "lengths": carry["lengths"] + ops.cast(active, "int32"),
@@ -142,13 +179,10 @@ def write_rows(
             scores = carry["token_log_probs"]
             new["token_log_probs"] = _write(scores, position, log_probs)
         if options.return_attention:
-            weights = check_attention(attention_weights)
+            weights = check_attention(attention)
             weights = ops.where(ops.expand_dims(active, axis=1), weights, 0.0)
             new["attention"] = _write(carry["attention"], position, weights)
-        return (new,)
-
-    (carry,) = ops.while_loop(unfinished, advance, (carry,))
-    return _result(carry, copies, options)
+        return new
 
 
 def _by_row(
@@ -207,24 +241,6 @@ def _chooser(
         )
 
     return drawn if options.samples else likeliest
-
-
-def _initial_carry(state: Any, rows: Any, options: SearchOptions) -> dict:
-    """Loop variables before the first step."""
-    shape = (rows, options.max_length)
-    carry = {
-        "position": ops.zeros((), dtype="int32"),
-        "token_ids": ops.full((rows,), options.start_id, dtype="int32"),
-        "state": state,
-        "done": ops.zeros((rows,), dtype="bool"),
-        "finished": ops.zeros((rows,), dtype="bool"),
-        "lengths": ops.zeros((rows,), dtype="int32"),
-        "log_probs": ops.zeros((rows,), dtype="float32"),
-        "ids": ops.full(shape, options.pad_id, dtype="int32"),
-    }
-    if options.return_token_scores:
-        carry["token_log_probs"] = ops.zeros(shape, dtype="float32")
-    return carry
 
 
 def _write(buffer: Any, position: Any, values: Any) -> Any:

@@ -1,0 +1,483 @@
+"""Text in, text out: a trained model with its tokenizers and decoding settings."""
+
+import secrets
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, overload
+
+import keras
+import numpy as np
+
+from keras_seq2seq.batches import Batch, inference_batches, pad_rows, round_up
+from keras_seq2seq.config import DecodingConfig, RunConfig
+from keras_seq2seq.decoding import (
+    SearchResult,
+    check_number,
+    check_phrases_fit,
+    generate,
+    stream,
+)
+from keras_seq2seq.lines import clean_line
+from keras_seq2seq.outputs import (
+    Hypothesis,
+    Source,
+    by_agreement,
+    different_texts,
+    make_hypotheses,
+    with_unknown_replaced,
+)
+from keras_seq2seq.requests import (
+    PhraseEncoder,
+    Request,
+    constraint_columns,
+    make_request,
+    row_seeds,
+)
+from keras_seq2seq.scoring import Score, TargetScorer, perplexity
+from keras_seq2seq.tokenizers import END_ID, TokenizerPair
+
+Progress = Callable[[int], None]
+
+
+class Translator:
+    """A trained model that turns source text into target text.
+
+    Every text passes through the rules of training: `corpora.clean_line`, then the
+    normal form inside the tokenizer. A text without a token (blank, or only characters
+    that are removed) is answered by an empty text without asking the model.
+
+    Args:
+        model: A `Seq2Seq` model with its weights.
+        tokenizers: The tokenizers that the model was trained with.
+        config: The run's configuration, whose `[decoding]` table gives the defaults
+            of `translate`; None for the package's defaults.
+
+    Raises:
+        ValueError: If the tokenizers' vocabulary sizes are not the model's.
+
+    Example:
+        translator = load("saved_models/quickstart")
+        translator("3 mars 2024")
+        translator(["3 mars 2024", "May 1st, 1999"], num_beams=4)
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizers: TokenizerPair,
+        config: RunConfig | None = None,
+    ) -> None:
+        for side in ("source", "target"):
+            found = getattr(tokenizers, side).vocabulary_size
+            expected = getattr(model, f"{side}_vocabulary_size")
+            if found != expected:
+                raise ValueError(
+                    f"The {side} tokenizer has {found:,} pieces but the model expects "
+                    f"{expected:,}. They must come from the same run folder."
+                )
+        self.model = model
+        self.tokenizers = tokenizers
+        self.config = config
+        self.decoding = DecodingConfig() if config is None else config.decoding
+        self._scorer: TargetScorer | None = None
+
+    @overload
+    def __call__(self, text_or_texts: str, **options: Any) -> str: ...
+    @overload
+    def __call__(self, text_or_texts: Sequence[str], **options: Any) -> list[str]: ...
+    def __call__(
+        self, text_or_texts: str | Sequence[str], **options: Any
+    ) -> str | list[str]:
+        """Return the best output of one text, or of each of a list.
+
+        Args:
+            text_or_texts: A text or a list of texts.
+            **options: Options of `translate`.
+
+        Returns:
+            A text for a text, a list of texts for a list.
+        """
+        if isinstance(text_or_texts, str):
+            return self.translate([text_or_texts], **options)[0][0].text
+        return [found[0].text for found in self.translate(text_or_texts, **options)]
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        n_best: int = 1,
+        max_length: int | None = None,
+        seed: int | Sequence[int] | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str | Sequence[str]]] | None = None,
+        banned: Sequence[Sequence[str]] | None = None,
+        alternatives: bool = False,
+        mbr_samples: int | None = None,
+        replace_unknown: bool = False,
+        return_attention: bool = False,
+        return_token_scores: bool = False,
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> list[list[Hypothesis]]:
+        """Decode texts in batches of similar length.
+
+        No result depends on the other texts of the call. With `n_best` above 1 the
+        texts of one list differ from each other, but for samples; where fewer
+        different ones were found, the list is shorter.
+
+        Args:
+            texts: Source texts, without line ends.
+            n_best: Number of hypotheses for each text; more than `num_beams` widens
+                the beam unless `num_beams` was given.
+            max_length: Most tokens of an output, END included. By default it follows
+                the length of the source (`max_length_ratio`, `max_length_offset`).
+            seed: What samples are drawn by: one number for the call, or one for each
+                text; None for others at each call.
+            prefixes: How the output of each text starts.
+            required: For each text a list of phrases that its output must hold; in
+                place of a phrase, a list of phrases of which one must be held.
+            banned: For each text a list of phrases that its output must not hold.
+            alternatives: Whether the hypotheses differ in their first token after the
+                prefix, and go on greedily.
+            mbr_samples: Number of samples to draw of each text, to return those that
+                agree most with all of them (minimum Bayes risk, by chrF).
+            replace_unknown: Whether unknown tokens are replaced by the source's word
+                that was attended to most.
+            return_attention: Whether hypotheses carry their attention weights.
+            return_token_scores: Whether they carry their tokens' log-probabilities.
+            progress: Called with the number of texts each time a batch is done.
+            **settings: Settings of `[decoding]` in place of the run's, such as
+                `num_beams` or `temperature`; `top_k` and `top_p` alone mean a
+                temperature of 1.
+
+        Returns:
+            For each text, in order, its hypotheses, best first.
+
+        Raises:
+            TypeError: If `texts` is one string or contains something else, or there
+                is no such setting.
+            ValueError: If an option is out of range.
+        """
+        request = make_request(
+            self.decoding,
+            settings,
+            n_best=n_best,
+            max_length=max_length,
+            num_samples=mbr_samples,
+            alternatives=alternatives,
+            return_attention=return_attention or replace_unknown,
+            return_token_scores=return_token_scores,
+        )
+        sources = self._encode_sources(texts)
+        inputs = self._inputs(len(sources), prefixes, required, banned)
+        if required is not None:
+            limits = [self._fit(request.limit(len(source.ids))) for source in sources]
+            check_phrases_fit(
+                np.asarray(limits),
+                inputs["required_phrases"],
+                inputs.get("prefix_ids"),
+            )
+        if request.samples:
+            inputs["seeds"] = row_seeds(seed, len(sources))
+        found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0)] for _ in sources]
+        asked = [index for index, source in enumerate(sources) if source.ids]
+        if progress is not None and len(asked) < len(sources):
+            progress(len(sources) - len(asked))
+        for batch in inference_batches(
+            [len(sources[index].ids) for index in asked],
+            batch_tokens=request.settings.batch_tokens,
+            max_width=self.model.max_positions,
+        ):
+            rows = [asked[i] for i in batch.rows]
+            result = self._search(request, sources, inputs, rows, batch)
+            for row, index in enumerate(rows):
+                hypotheses = make_hypotheses(
+                    result, row, sources[index], self.tokenizers
+                )
+                if replace_unknown:
+                    hypotheses = [with_unknown_replaced(h) for h in hypotheses]
+                if mbr_samples is not None:
+                    hypotheses = by_agreement(hypotheses)
+                elif not request.samples:
+                    hypotheses = different_texts(hypotheses, n_best)
+                found[index] = hypotheses[:n_best]
+            if progress is not None:
+                progress(len(rows))
+        return found
+
+    def translate_lines(
+        self,
+        lines: Iterable[str],
+        *,
+        chunk_size: int = 2048,
+        seed: int | None = None,
+        first: int = 0,
+        constraints: Iterable[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> Iterator[list[Hypothesis]]:
+        """Decode a stream of any length, reading `chunk_size` texts ahead.
+
+        Args:
+            lines: Source texts.
+            chunk_size: How many texts are read, sorted and decoded together.
+            seed: What samples are drawn by; None for others at each call.
+            first: Place of the first text, where those before were decoded earlier:
+                samples go on as if they had been decoded now.
+            constraints: For each line a mapping that may have `prefix`, `required`
+                and `banned`: its entries of `prefixes`, `required` and `banned` of
+                `translate`.
+            **options: Further options of `translate`.
+
+        Yields:
+            For each text, in order, its hypotheses, best first.
+
+        Raises:
+            ValueError: If `chunk_size` is not positive, an option is out of range, or
+                the constraints end before the lines.
+        """
+        check_number("chunk_size", chunk_size, 1, whole=True)
+        if seed is None:
+            seed = secrets.randbits(32)
+        iterator = iter(lines)
+        wanted = None if constraints is None else iter(constraints)
+        while chunk := list(islice(iterator, chunk_size)):
+            # By the place in the whole stream: the same for every chunk size.
+            seeds = row_seeds(seed, len(chunk), first)
+            first += len(chunk)
+            asked: dict[str, Any] = {}
+            if wanted is not None:
+                asked = constraint_columns(list(islice(wanted, len(chunk))), chunk)
+            yield from self.translate(chunk, seed=seeds, **asked, **options)
+
+    def stream(
+        self,
+        text: str,
+        *,
+        max_length: int | None = None,
+        seed: int | None = None,
+        prefix: str = "",
+        banned: Sequence[str] = (),
+        **settings: Any,
+    ) -> Iterator[str]:
+        """Decode one text and yield its output piece by piece, as it is written.
+
+        The pieces together are what `translate` gives for the same options.
+
+        Args:
+            text: Source text.
+            max_length: Most tokens of the output, END included.
+            seed: What a sample is drawn by; None for another at each call.
+            prefix: How the output starts.
+            banned: Phrases that it must not hold.
+            **settings: Settings of `[decoding]` in place of the run's; `num_beams`
+                is 1.
+
+        Yields:
+            Pieces of text, none of them empty.
+
+        Raises:
+            TypeError: If `text` is no string, or there is no such setting.
+            ValueError: If an option is out of range.
+        """
+        request = make_request(
+            self.decoding, {"num_beams": 1, **settings}, max_length=max_length
+        )
+        (source,) = self._encode_sources([text])
+        if not source.ids:
+            return
+        inputs = self._inputs(
+            1, [prefix] if prefix else None, None, [banned] if banned else None
+        )
+        if request.samples:
+            inputs["seeds"] = row_seeds(seed, 1)
+        limit = self._fit(request.limit(len(source.ids)))
+        width = round_up(len(source.ids), most=self.model.max_positions)
+        ids: list[int] = []
+        shown = ""
+        for step in stream(
+            self.model,
+            pad_rows([source.ids], 1, width),
+            max_length=round_up(limit, most=self.model.max_positions),
+            length_limits=[limit],
+            **request.constants,
+            **request.length_inputs([len(source.ids)]),
+            **inputs,
+        ):
+            ids.append(int(step.token_ids[0]))
+            written = self.tokenizers.target.decode(ids)
+            # Half of a character that is spelt in bytes may still become another.
+            half = written.endswith("\ufffd") and not step.done[0]
+            if not half and written.startswith(shown) and written != shown:
+                yield written[len(shown) :]
+                shown = written
+
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        batch_tokens: int | None = None,
+        progress: Progress | None = None,
+    ) -> list[Score]:
+        """Return the log-probability that the model gives to each target.
+
+        Targets too long for the model are cut, with a warning, and the score is that
+        of the part kept.
+
+        Args:
+            sources: Source texts.
+            targets: A target text for each source.
+            batch_tokens: Tokens of a batch, padding included.
+            progress: Called with the number of pairs each time a batch is done.
+
+        Returns:
+            For each pair the sum of token log-probabilities, END included, and the
+            number of tokens.
+
+        Raises:
+            TypeError: If a side is one string or contains something else.
+            ValueError: If the counts differ.
+        """
+        encoded = self._encode_sources(sources)
+        labels, cut = self._encode_targets(targets)
+        if len(encoded) != len(labels):
+            raise ValueError(
+                "`sources` and `targets` must have the same number of texts. "
+                f"Received: {len(encoded)} sources, {len(labels)} targets."
+            )
+        _warn_cut("targets", cut, len(labels), self.model.max_positions)
+        budget = self.decoding.batch_tokens if batch_tokens is None else batch_tokens
+        check_number("batch_tokens", budget, 1, whole=True)
+        if self._scorer is None:
+            self._scorer = TargetScorer(self.model)
+        ids = [source.ids or (END_ID,) for source in encoded]
+        return self._scorer.score(ids, labels, batch_tokens=budget, progress=progress)
+
+    def perplexity(self, pairs: Iterable[tuple[str, str]], **options: Any) -> float:
+        """Return the perplexity of the targets, from totals over all their tokens.
+
+        Args:
+            pairs: Sources with their targets.
+            **options: Options of `score`.
+
+        Returns:
+            exp of the negative log-probability per token, END included.
+
+        Raises:
+            ValueError: If there are no pairs.
+        """
+        sources, targets = [], []
+        for source, target in pairs:
+            sources.append(source)
+            targets.append(target)
+        return perplexity(self.score(sources, targets, **options))
+
+    def _inputs(
+        self,
+        count: int,
+        prefixes: Sequence[str] | None,
+        required: Sequence[Sequence[str | Sequence[str]]] | None,
+        banned: Sequence[Sequence[str]] | None,
+    ) -> dict[str, np.ndarray]:
+        """Ids of what is asked for each text, by the names of `SearchInputs`."""
+        given = {"prefixes": prefixes, "required": required, "banned": banned}
+        for name, value in given.items():
+            if value is not None and (isinstance(value, str) or len(value) != count):
+                found = f"{value!r}" if isinstance(value, str) else f"{len(value)}"
+                raise ValueError(
+                    f"`{name}` must hold one entry for each text. Received: {found} "
+                    f"for {count} texts."
+                )
+        tokenizer = self.tokenizers.target
+        encoder = PhraseEncoder(
+            lambda texts: self._encode(texts, "phrases", tokenizer),
+            tokenizer.word_start_id,
+        )
+        inputs = {}
+        if prefixes is not None:
+            inputs["prefix_ids"] = encoder.prefixes(prefixes)
+        if required is not None:
+            inputs["required_phrases"] = encoder.sets(required, "required")
+        if banned is not None:
+            inputs["banned_phrases"] = encoder.phrases(banned, "banned")
+        return inputs
+
+    def _search(
+        self,
+        request: Request,
+        sources: Sequence[Source],
+        inputs: dict[str, np.ndarray],
+        rows: Sequence[int],
+        batch: Batch,
+    ) -> SearchResult:
+        """Decode one batch, whose rows are filled up to its height."""
+        lengths = [len(sources[row].ids) for row in rows]
+        limits = [self._fit(request.limit(length)) for length in lengths]
+        own: dict[str, Any] = {n: value[list(rows)] for n, value in inputs.items()}
+        own |= request.length_inputs(lengths)
+        # Rows that only fill the batch end after one token.
+        own["length_limits"] = np.maximum(np.asarray(limits, "int32"), 1)
+        filling = batch.height - len(rows)
+        own = {
+            name: np.pad(value, ((0, filling), *[(0, 0)] * (value.ndim - 1)))
+            for name, value in own.items()
+        }
+        return generate(
+            self.model,
+            pad_rows([sources[i].ids for i in rows], batch.height, batch.width),
+            max_length=round_up(max(limits), most=self.model.max_positions),
+            **request.constants,
+            **own,
+        )
+
+    def _fit(self, length: int) -> int:
+        """Clamp a length to the model's table of positions, if it has one."""
+        positions = self.model.max_positions
+        return length if positions is None else min(length, positions)
+
+    def _encode_sources(self, texts: Sequence[str]) -> list[Source]:
+        """Encode texts, END appended; a text without a token gets no ids at all."""
+        encoded = []
+        for ids in self._encode(texts, "texts", self.tokenizers.source):
+            kept = self._fit(len(ids) + 1) - 1 if ids else 0
+            encoded.append(
+                Source((*ids[:kept], END_ID) if ids else (), kept < len(ids))
+            )
+        cut = sum(source.truncated for source in encoded)
+        _warn_cut("sources", cut, len(encoded), self.model.max_positions)
+        return encoded
+
+    def _encode_targets(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Encode target texts, END appended, and count those that had to be cut."""
+        encoded = self._encode(texts, "targets", self.tokenizers.target)
+        labels = [[*ids, END_ID] for ids in encoded]
+        kept = [label[: self._fit(len(label))] for label in labels]
+        cut = sum(len(k) < len(label) for k, label in zip(kept, labels, strict=True))
+        return kept, cut
+
+    @staticmethod
+    def _encode(texts: Sequence[str], name: str, tokenizer: Any) -> list[list[int]]:
+        if isinstance(texts, str | bytes):
+            raise TypeError(
+                f"`{name}` must be a list of strings. Received one string: "
+                f"{texts[:40]!r}. Put it in a list."
+            )
+        cleaned = []
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"`{name}` must contain strings only. Received at index {index}: "
+                    f"{text!r}."
+                )
+            cleaned.append(clean_line(text))
+        return tokenizer.encode(cleaned)
+
+
+def _warn_cut(what: str, cut: int, total: int, limit: int | None) -> None:
+    if cut:
+        warnings.warn(
+            f"{cut} of {total} {what} have more than the {limit:,} tokens that the "
+            "model can hold; they were cut.",
+            stacklevel=3,
+        )
