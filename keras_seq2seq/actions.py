@@ -221,6 +221,7 @@ class TranslatedText:
             "--mbr-samples": options.pop("mbr_samples"),
             "--alternatives": options.pop("alternatives"),
             "--replace-unknown": options.pop("replace_unknown"),
+            "--split-sentences": options.pop("by_sentence"),
         }
         for name, given in others.items():
             if given:

@@ -35,6 +35,7 @@ from keras_seq2seq.cli_options import (
     ReplaceUnknown,
     Run,
     Seed,
+    SplitSentences,
     Stream,
     Temperature,
     TextFormat,
@@ -219,6 +220,7 @@ def translate(
     replace_unknown: ReplaceUnknown = False,
     overrides: DecodingOverrides = None,
     details: Details = False,
+    split_sentences: SplitSentences = False,
     stream: Stream = False,
     format: Format = TextFormat.text,
 ) -> None:
@@ -245,6 +247,7 @@ def translate(
         "mbr_samples": mbr_samples,
         "alternatives": alternatives,
         "replace_unknown": replace_unknown,
+        "by_sentence": split_sentences,
     }
     text = TranslatedText(
         translator,

@@ -89,6 +89,9 @@ Details = Annotated[
     bool,
     typer.Option("--details", help="In jsonl also tokens, their scores and alignment."),
 ]
+SplitSentences = Annotated[
+    bool, typer.Option("--split-sentences", help="Decode sentence by sentence.")
+]
 Stream = Annotated[
     bool,
     typer.Option("--stream", help="Write outputs as they are decoded; greedy."),

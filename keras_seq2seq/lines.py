@@ -12,7 +12,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -57,6 +57,30 @@ def clean_line(text: str, counts: Counter[str] | None = None) -> str:
         return replacement
 
     return _ODD.sub(replace, text)
+
+
+def clean_texts(texts: Sequence[str], name: str) -> list[str]:
+    """Apply `clean_line` to each text of an argument.
+
+    Args:
+        texts: The texts.
+        name: What the argument is called.
+
+    Raises:
+        TypeError: If it is one string or contains something else.
+    """
+    if isinstance(texts, str | bytes):
+        raise TypeError(
+            f"`{name}` must be a list of strings. Received one string: "
+            f"{texts[:40]!r}. Put it in a list."
+        )
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"`{name}` must contain strings only. Received at index {index}: "
+                f"{text!r}."
+            )
+    return [clean_line(text) for text in texts]
 
 
 def _kind_and_replacement(character: str) -> tuple[str, str]:

@@ -190,3 +190,37 @@ def by_agreement(samples: Sequence[Hypothesis]) -> list[Hypothesis]:
     found = different_texts(samples, len(samples))
     found = [replace(sample, score=mean(sample.text)) for sample in found]
     return sorted(found, key=lambda sample: -sample.score)
+
+
+def joined(parts: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
+    """Puts the outputs for the sentences of a text together.
+
+    Args:
+        parts: The best hypothesis of each sentence.
+        spaces: What stood behind each sentence.
+
+    Returns:
+        One hypothesis: texts with those spaces between, scores and log-probabilities
+        added, tokens one after the other without the inner ENDs; no attention.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    text = "".join(part.text + space for part, space in zip(parts, spaces, strict=True))
+    kept = [
+        [place for place, token_id in enumerate(part.ids) if token_id != END_ID]
+        for part in parts[:-1]
+    ] + [list(range(len(parts[-1].ids)))]
+    ids = tuple(p.ids[i] for p, places in zip(parts, kept, strict=True) for i in places)
+    tokens = tuple(
+        p.tokens[i] for p, places in zip(parts, kept, strict=True) for i in places
+    )
+    return Hypothesis(
+        text=text.strip(),
+        score=sum(part.score for part in parts),
+        log_prob=sum(part.log_prob for part in parts),
+        ids=ids,
+        tokens=tokens,
+        source_tokens=tuple(token for part in parts for token in part.source_tokens),
+        finished=all(part.finished for part in parts),
+        truncated_source=any(part.truncated_source for part in parts),
+    )

@@ -18,12 +18,13 @@ from keras_seq2seq.decoding import (
     generate,
     stream,
 )
-from keras_seq2seq.lines import clean_line
+from keras_seq2seq.lines import clean_texts
 from keras_seq2seq.outputs import (
     Hypothesis,
     Source,
     by_agreement,
     different_texts,
+    joined,
     make_hypotheses,
     with_unknown_replaced,
 )
@@ -35,6 +36,7 @@ from keras_seq2seq.requests import (
     row_seeds,
 )
 from keras_seq2seq.scoring import Score, TargetScorer, perplexity
+from keras_seq2seq.sentences import split_sentences
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
 Progress = Callable[[int], None]
@@ -214,6 +216,7 @@ class Translator:
         seed: int | None = None,
         first: int = 0,
         constraints: Iterable[Mapping[str, Any]] | None = None,
+        by_sentence: bool = False,
         **options: Any,
     ) -> Iterator[list[Hypothesis]]:
         """Decode a stream of any length, reading `chunk_size` texts ahead.
@@ -227,14 +230,18 @@ class Translator:
             constraints: For each line a mapping that may have `prefix`, `required`
                 and `banned`: its entries of `prefixes`, `required` and `banned` of
                 `translate`.
+            by_sentence: Whether each text is split into sentences, which are decoded
+                by themselves and put together again: for texts longer than those
+                that the model was trained on.
             **options: Further options of `translate`.
 
         Yields:
             For each text, in order, its hypotheses, best first.
 
         Raises:
-            ValueError: If `chunk_size` is not positive, an option is out of range, or
-                the constraints end before the lines.
+            ValueError: If `chunk_size` is not positive, an option is out of range,
+                the constraints end before the lines, or more is asked of sentences
+                than one output each.
         """
         check_number("chunk_size", chunk_size, 1, whole=True)
         if seed is None:
@@ -248,7 +255,34 @@ class Translator:
             asked: dict[str, Any] = {}
             if wanted is not None:
                 asked = constraint_columns(list(islice(wanted, len(chunk))), chunk)
-            yield from self.translate(chunk, seed=seeds, **asked, **options)
+            if by_sentence:
+                yield from self._by_sentence(chunk, seeds, **asked, **options)
+            else:
+                yield from self.translate(chunk, seed=seeds, **asked, **options)
+
+    def _by_sentence(
+        self, texts: Sequence[str], seeds: Sequence[int], **options: Any
+    ) -> list[list[Hypothesis]]:
+        """One hypothesis for each text, put together from those of its sentences."""
+        per_text = ("prefixes", "required", "banned")
+        if options.get("n_best", 1) > 1 or any(name in options for name in per_text):
+            raise ValueError(
+                "`by_sentence` gives one output for each text, without constraints. "
+                f"Received: n_best={options.get('n_best', 1)}"
+                f"{''.join(f', {name}' for name in per_text if name in options)}."
+            )
+        split = [split_sentences(text) for text in texts]
+        sentences = [sentence for parts in split for sentence, _ in parts]
+        own = [
+            int(own_seed)
+            for seed, parts in zip(seeds, split, strict=True)
+            for own_seed in row_seeds(int(seed), len(parts))
+        ]
+        found = iter(self.translate(sentences, seed=own, **options))
+        return [
+            [joined([next(found)[0] for _ in parts], [space for _, space in parts])]
+            for parts in split
+        ]
 
     def stream(
         self,
@@ -391,7 +425,7 @@ class Translator:
                 )
         tokenizer = self.tokenizers.target
         encoder = PhraseEncoder(
-            lambda texts: self._encode(texts, "phrases", tokenizer),
+            lambda texts: tokenizer.encode(clean_texts(texts, "phrases")),
             tokenizer.word_start_id,
         )
         inputs = {}
@@ -439,7 +473,7 @@ class Translator:
     def _encode_sources(self, texts: Sequence[str]) -> list[Source]:
         """Encode texts, END appended; a text without a token gets no ids at all."""
         encoded = []
-        for ids in self._encode(texts, "texts", self.tokenizers.source):
+        for ids in self.tokenizers.source.encode(clean_texts(texts, "texts")):
             kept = self._fit(len(ids) + 1) - 1 if ids else 0
             encoded.append(
                 Source((*ids[:kept], END_ID) if ids else (), kept < len(ids))
@@ -450,28 +484,11 @@ class Translator:
 
     def _encode_targets(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Encode target texts, END appended, and count those that had to be cut."""
-        encoded = self._encode(texts, "targets", self.tokenizers.target)
+        encoded = self.tokenizers.target.encode(clean_texts(texts, "targets"))
         labels = [[*ids, END_ID] for ids in encoded]
         kept = [label[: self._fit(len(label))] for label in labels]
         cut = sum(len(k) < len(label) for k, label in zip(kept, labels, strict=True))
         return kept, cut
-
-    @staticmethod
-    def _encode(texts: Sequence[str], name: str, tokenizer: Any) -> list[list[int]]:
-        if isinstance(texts, str | bytes):
-            raise TypeError(
-                f"`{name}` must be a list of strings. Received one string: "
-                f"{texts[:40]!r}. Put it in a list."
-            )
-        cleaned = []
-        for index, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(
-                    f"`{name}` must contain strings only. Received at index {index}: "
-                    f"{text!r}."
-                )
-            cleaned.append(clean_line(text))
-        return tokenizer.encode(cleaned)
 
 
 def _warn_cut(what: str, cut: int, total: int, limit: int | None) -> None:

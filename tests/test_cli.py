@@ -216,6 +216,18 @@ def test_streamed_lines_are_those_of_greedy_search(cli, run_folder):
         assert f"cannot go with {' '.join(map(str, wrong[:1]))}" in result.stderr
 
 
+def test_lines_are_split_into_sentences_and_stay_lines(cli, run_folder):
+    options = ("--beam-size", 1, "--split-sentences")
+    result = cli("translate", run_folder, *options, input="Déca. B c!\n\nd\n")
+    assert result.exit_code == 0, result.stderr
+    alone = cli("translate", run_folder, "--beam-size", 1, input="Déca.\nB c!\nd\n")
+    first, second, third = alone.stdout.splitlines()
+    assert result.stdout.splitlines() == [f"{first} {second}".strip(), "", third]
+    result = cli("translate", run_folder, *options, "--n-best", 2, input="a\n")
+    assert result.exit_code == 2
+    assert "n_best=2" in result.stderr
+
+
 def test_translate_keeps_to_constraints_and_tells_details(cli, run_folder, tmp_path):
     file = tmp_path / "constraints.jsonl"
     rows = [{"prefix": "d"}, {}, {"required": [["c", "d"]], "banned": ["a"]}]

@@ -92,7 +92,9 @@ ALLOWED = {
     "requests": {"config", "decoding", "tokenizers"},
     "outputs": {"decoding", "tokenizers"},
     "jobs": set(),
+    "sentences": set(),
     "translator": {
+        "sentences",
         "requests",
         "outputs",
         "config",

@@ -506,3 +506,24 @@ def test_streamed_pieces_are_the_translation(soft, options):
         next(soft.stream(5))
     with pytest.raises(ValueError, match="`num_beams` must be 1 to stream"):
         next(soft.stream("a", num_beams=3))
+
+
+def test_sentences_are_decoded_alone_and_put_together_again(translator, soft):
+    lines = ["abc. De cab.", "", "b", "é? A! Bca"]
+    found = list(translator.translate_lines(lines, by_sentence=True, num_beams=1))
+    parts = [["abc.", "De cab."], [""], ["b"], ["é?", "A!", "Bca"]]
+    for (together,), sentences in zip(found, parts, strict=True):
+        alone = [translator.translate([s], num_beams=1)[0][0] for s in sentences]
+        assert together.text == " ".join(part.text for part in alone)
+        total = sum(part.log_prob for part in alone)
+        assert together.log_prob == pytest.approx(total, abs=1e-4)
+        assert together.ids.count(END_ID) <= 1
+    options = {"by_sentence": True, "temperature": 1.0, "seed": 4}
+    drawn = [h[0].ids for h in soft.translate_lines(lines, chunk_size=1, **options)]
+    assert drawn == [h[0].ids for h in soft.translate_lines(lines, **options)]
+    with pytest.raises(ValueError, match="one output for each text.*n_best=2"):
+        list(soft.translate_lines(["a"], by_sentence=True, n_best=2))
+    with pytest.raises(ValueError, match="Received: n_best=1, prefixes"):
+        list(
+            soft.translate_lines(["a"], by_sentence=True, constraints=[{"prefix": "a"}])
+        )
