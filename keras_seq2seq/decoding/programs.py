@@ -1,5 +1,6 @@
 """Functions of a model compiled by the backend in use, on the weights as they are."""
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -67,8 +68,14 @@ def _by_tensorflow(
         signature = keras.tree.map_structure(
             lambda of: tf.TensorSpec(of.shape, of.dtype), signature
         )
+
+    def run(reference: weakref.ref, *arguments: Any) -> Any:
+        return function(reference(), *arguments)
+
     return tf.function(
-        lambda *arguments: function(reference(), *arguments),
+        # TensorFlow counts how often the code of a function was traced, and warns; a
+        # partial is counted by itself.
+        functools.partial(run, reference),
         input_signature=signature,
         jit_compile=jit_compile,
         # Loops are `ops.while_loop` already; rewriting the source costs seconds.

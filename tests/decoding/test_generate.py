@@ -1,5 +1,6 @@
 import gc
 import itertools
+import logging
 import weakref
 
 import keras
@@ -218,3 +219,22 @@ def test_limits_of_the_wrong_shape_are_refused():
 def test_an_empty_batch_gives_an_empty_result():
     result = generate(HistoryModel(), SOURCES[:0], num_beams=2, max_length=5)
     assert result.ids.shape == (0, 1, 5)
+
+
+def test_programs_of_many_options_raise_no_alarm_about_tracing():
+    import tensorflow as tf
+
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    tf.get_logger().addHandler(handler)
+    try:
+        model = HistoryModel()
+        for number in range(12):
+            for rows in (1, 2):
+                least = number // 2
+                options = {"num_beams": 1 + number % 2, "min_length": least}
+                generate(model, SOURCES[:rows], max_length=8, **options)
+    finally:
+        tf.get_logger().removeHandler(handler)
+    assert not [text for text in said if "retracing" in text]
