@@ -6,9 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seq2seq.buffers import write_at
 from keras_seq2seq.decoding.candidates import RowRules, next_tokens, vocabulary_of
 from keras_seq2seq.decoding.continuations import reordered
+from keras_seq2seq.decoding.hypotheses import write_step
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.sampling import draw, uniform_noise
 from keras_seq2seq.decoding.scoring import length_penalty
@@ -173,15 +173,15 @@ class Rows:
             "finished": ops.logical_or(carry["finished"], ended),
             "lengths": carry["lengths"] + ops.cast(active, "int32"),
             "log_probs": carry["log_probs"] + log_probs,
-            "ids": _write(carry["ids"], position, token_ids),
+            "ids": write_step(carry["ids"], position, token_ids),
         }
         if options.return_token_scores:
             scores = carry["token_log_probs"]
-            new["token_log_probs"] = _write(scores, position, log_probs)
+            new["token_log_probs"] = write_step(scores, position, log_probs)
         if options.return_attention:
             weights = check_attention(attention)
             weights = ops.where(ops.expand_dims(active, axis=1), weights, 0.0)
-            new["attention"] = _write(carry["attention"], position, weights)
+            new["attention"] = write_step(carry["attention"], position, weights)
         return new
 
 
@@ -241,11 +241,6 @@ def _chooser(
         )
 
     return drawn if options.samples else likeliest
-
-
-def _write(buffer: Any, position: Any, values: Any) -> Any:
-    """`buffer` `(R, L, …)` with `values` `(R, …)` at `position`."""
-    return write_at(buffer, position, ops.expand_dims(values, axis=1), axis=1)
 
 
 def _result(carry: dict, copies: int, options: SearchOptions) -> SearchResult:

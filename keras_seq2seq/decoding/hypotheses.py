@@ -235,7 +235,7 @@ def _result(
 
 
 def write_step(buffer: Any, position: Any, values: Any) -> Any:
-    """`buffer` `(P, L, N, …)` with `values` `(P, N, …)` at `position`."""
+    """`buffer` `(R, L, …)` with `values` `(R, …)` at `position`."""
     return write_at(buffer, position, ops.expand_dims(values, axis=1), axis=1)
 
 
