@@ -1,9 +1,51 @@
-"""Fixed-length buffers that a loop fills, one position a step."""
+"""Buffers that a loop fills, one position a step, as each runtime does it best."""
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 from keras import ops
+
+_fills = contextvars.ContextVar("fills", default="blend")
+
+
+@contextlib.contextmanager
+def filled_by(way: str) -> Iterator[None]:
+    """Sets how buffers are filled in what is traced on TensorFlow meanwhile.
+
+    Elsewhere they are of fixed length and written by `ops.slice_update`.
+
+    Args:
+        way: `"slice"`: fixed length, by `ops.slice_update`, for XLA and LiteRT.
+            `"grow"`: caches grow by concatenation, which a plain graph copies in
+            half the time and never reads past the end, in loops whose number of
+            rows is not fixed. `"blend"`, the default: fixed length, rewritten each
+            step; anywhere.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ValueError: If there is no such way.
+    """
+    if way not in ("slice", "grow", "blend"):
+        raise ValueError(
+            f'`way` must be "slice", "grow" or "blend". Received: way={way!r}.'
+        )
+    token = _fills.set(way)
+    try:
+        yield
+    finally:
+        _fills.reset(token)
+
+
+def _way() -> str:
+    """How buffers are filled here."""
+    # On TensorFlow slice_update is an XLA operation: outside compiled functions it
+    # compiles anew for each shape, and stock TF Serving refuses it.
+    return _fills.get() if keras.backend.backend() == "tensorflow" else "slice"
 
 
 def write_at(buffer: Any, index: Any, values: Any, *, axis: int) -> Any:
@@ -11,21 +53,48 @@ def write_at(buffer: Any, index: Any, values: Any, *, axis: int) -> Any:
 
     Args:
         buffer: Tensor of any rank.
-        index: Scalar int32, the position; one outside the buffer writes nothing on
-            TensorFlow and is moved to the nearest end on JAX.
+        index: Scalar int32, the position; one outside the buffer writes nothing, or
+            is moved to the nearest end, as the runtime does it.
         values: Tensor of the buffer's dtype and shape, but of length 1 along `axis`.
         axis: The axis.
 
     Returns:
         A tensor like `buffer`.
     """
-    if keras.backend.backend() != "tensorflow":
+    if _way() == "slice":
         start = [0] * len(buffer.shape)
         start[axis] = index
         return ops.slice_update(buffer, start, values)
-    # On TensorFlow slice_update is an XLA operation: outside compiled functions it
-    # compiles anew for each shape, and stock TF Serving refuses it.
     shape = [1] * len(buffer.shape)
     shape[axis] = -1
     positions = ops.reshape(ops.arange(ops.shape(buffer)[axis]), shape)
     return ops.where(positions == index, values, buffer)
+
+
+def empty_cache(shape: tuple, *, axis: int, dtype: str) -> Any:
+    """Returns a cache for `append`: zeros, or nothing where caches grow.
+
+    Args:
+        shape: Its full shape, the number of rows first.
+        axis: The axis of its positions.
+        dtype: Its dtype.
+    """
+    if _way() == "grow":
+        # A loop wants to see that this axis has no fixed length: nothing of the
+        # unknown number of rows.
+        shape = (*shape[:axis], shape[0] * 0, *shape[axis + 1 :])
+    return ops.zeros(shape, dtype=dtype)
+
+
+def append(cache: Any, index: Any, values: Any, *, axis: int) -> Any:
+    """Returns a cache with one more position.
+
+    Args:
+        cache: What `empty_cache` or this function returned, reshaped or not.
+        index: Scalar int32, the number of positions before.
+        values: Of the cache's dtype and shape, but of length 1 along `axis`.
+        axis: The axis of its positions.
+    """
+    if _way() == "grow":
+        return ops.concatenate([cache, values], axis=axis)
+    return write_at(cache, index, values, axis=axis)

@@ -15,7 +15,7 @@ ALLOWED = {
     # Tensors, no text.
     "buffers": set(),
     "layers": {"buffers"},
-    "models": {"layers"},
+    "models": {"buffers", "layers"},
     "decoding": {"buffers"},
     "losses": set(),
     "metrics": {"losses"},

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_seq2seq.buffers import filled_by
 from keras_seq2seq.decoding.beam import search
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.programs import program
@@ -62,10 +63,12 @@ def generate(
     source_ids, constants, tensors, missing = prepared(model, source_ids, options)
 
     def run(model: Any, source_ids: Any, tensors: dict) -> SearchResult:
-        memory = model.encode(source_ids)
-        state = model.initial_state(memory, constants.max_length)
         inputs = SearchInputs(**tensors)
-        return search(model.step, memory, state, constants, inputs, model.select_state)
+        with filled_by("slice" if jit_compile else "grow"):
+            memory = model.encode(source_ids)
+            state = model.initial_state(memory, constants.max_length)
+            step, select_state = model.step, model.select_state
+            return search(step, memory, state, constants, inputs, select_state)
 
     shapes = tuple((name, value.shape[1:]) for name, value in tensors.items())
     decode = program(

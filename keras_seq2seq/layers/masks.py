@@ -60,11 +60,15 @@ def masked_softmax(scores, mask=None):
     """
     scores = ops.cast(scores, "float32")
     if mask is None:
-        return ops.softmax(scores, axis=-1)
-    scores = ops.where(mask, scores, FLOOR)
-    highest = ops.max(scores, axis=-1, keepdims=True)
-    # The shift by an all-masked row's own floor would turn zeros into ones.
-    shift = ops.stop_gradient(ops.maximum(highest, FLOOR / 10))
-    exponentials = ops.where(mask, ops.exp(scores - shift), 0.0)
-    total = ops.sum(exponentials, axis=-1, keepdims=True)
-    return exponentials / ops.where(total > 0, total, 1.0)
+        return _softmax(scores)
+    # The test of the score is for rows of nothing but floors; a NaN passes it.
+    real = ops.logical_and(mask, ops.logical_not(scores <= FLOOR / 10))
+    weights = _softmax(ops.where(real, scores, FLOOR))
+    # Exactly zero, in a row without any real position as well.
+    return ops.where(real, weights, 0.0)
+
+
+def _softmax(scores):
+    if scores.shape[-1] == 1:  # Keras warns where the result is always 1
+        return ops.exp(scores - scores)
+    return ops.softmax(scores, axis=-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_seq2seq.buffers import write_at
+from keras_seq2seq.buffers import append, empty_cache, write_at
 from keras_seq2seq.layers.attention import attend, make_score
 from keras_seq2seq.layers.local_attention import local_attend
 from keras_seq2seq.layers.positions import rotate
@@ -28,6 +28,13 @@ def merge_heads(x):
     x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, H, K)
     batch, length = ops.shape(x)[0], ops.shape(x)[1]
     return ops.reshape(x, (batch, length, num_heads * width))
+
+
+def merge_rows(x):
+    """Reshapes `(B, H, N, K)` to rows, `(B*N, H*K)`."""
+    num_heads, width = x.shape[1], x.shape[3]
+    x = ops.transpose(x, (0, 2, 1, 3))  # (B, N, H, K)
+    return ops.reshape(x, (-1, num_heads * width))
 
 
 class _Attention(keras.layers.Layer):
@@ -55,11 +62,12 @@ class _Attention(keras.layers.Layer):
             )
         self.num_heads = num_heads
         self.dim = dim
+        self._head_dim = dim // num_heads
         self.dropout = dropout
         self.score = score
         self.use_bias = use_bias
         self.score_layer = make_score(
-            score, dim // num_heads, name="score", dtype=self.dtype_policy
+            score, self._head_dim, name="score", dtype=self.dtype_policy
         )
         self.output_projection = self._dense(dim, "output_projection")
         self.weights_dropout = keras.layers.Dropout(
@@ -94,8 +102,7 @@ class _Attention(keras.layers.Layer):
         }
 
     def _build_score(self):
-        width = self.dim // self.num_heads
-        shape = (None, self.num_heads, None, width)
+        shape = (None, self.num_heads, None, self._head_dim)
         self.score_layer.build(shape, shape)
         self.score_layer.built = True
 
@@ -164,12 +171,12 @@ class SelfAttention(_Attention):
         self.output_projection.build((None, None, self.dim))
         self._build_score()
 
-    def _project(self, x, start=0):
+    def _project(self, x):
         parts = ops.split(self.input_projection(x), 3, axis=-1)
         query, keys, values = [split_heads(part, self.num_heads) for part in parts]
         keys = self.score_layer.project_memory(keys)
         if self.rotary:
-            positions = ops.arange(ops.shape(x)[1]) + start
+            positions = ops.arange(ops.shape(x)[1])
             query, keys = rotate(query, positions), rotate(keys, positions)
         return query, keys, values
 
@@ -192,36 +199,72 @@ class SelfAttention(_Attention):
     def step(self, x, cache, index, attention_mask):
         """Attends from one position over the cached ones and itself.
 
+        The `N` rows of one source share their cache: what each of them wrote is kept
+        in its place for all, and the mask tells which of it a row comes from. So
+        rows that are chosen anew take no copy of a cache with them.
+
         Args:
-            x: The newest position, `(R, 1, D)`.
-            cache: `{"keys", "values"}`, each `(R, H, L, K)`; what `empty_cache` or
-                `step` returned.
+            x: The newest position, `(R, D)`, `R = B * N`.
+            cache: `{"keys", "values"}`, each `(R, H, L, K)`, inside in the order
+                `(B, H, L, N, K)`; what `empty_cache` or `step` returned.
             index: Scalar int32, the newest position.
-            attention_mask: Bool, broadcastable to `(R, H, 1, L)`.
+            attention_mask: Bool, `(B, 1, N, L * N)`, with the newest position.
 
         Returns:
-            `(R, 1, D)` and the new cache.
+            `(R, D)` and the new cache.
         """
-        query, keys, values = self._project(x, index)
-        # A window's cache is a ring: the newest position replaces the one that left.
-        slot = index if self.window is None else index % cache["keys"].shape[2]
-        keys = write_at(cache["keys"], slot, keys, axis=2)
-        values = write_at(cache["values"], slot, values, axis=2)
-        output, _ = self._attend(query, keys, values, attention_mask, False)
+        batch, num_rows = ops.shape(attention_mask)[0], ops.shape(attention_mask)[2]
+        query, keys, values = self._project_step(x, batch, num_rows, index)
+        keys, every_key = self._extended(cache["keys"], index, keys)
+        values, every_value = self._extended(cache["values"], index, values)
+        context, _ = attend(
+            self.score_layer(query, every_key), every_value, attention_mask
+        )
+        output = self.output_projection(merge_rows(context))
         return output, {"keys": keys, "values": values}
+
+    def _project_step(self, x, batch, num_rows, index):
+        """Query, keys and values of rows `(R, D)`, each `(B, H, N, K)`."""
+        shape = (batch, num_rows, self.num_heads, self._head_dim)
+        query, keys, values = [
+            ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3))
+            for part in ops.split(self.input_projection(x), 3, axis=-1)
+        ]
+        keys = self.score_layer.project_memory(keys)
+        if self.rotary:
+            positions = ops.full((num_rows,), index, dtype="int32")
+            query, keys = rotate(query, positions), rotate(keys, positions)
+        return query, keys, values
+
+    def _extended(self, cache, index, new):
+        """The cache with `new` `(B, H, N, K)`, and all of it as `(B, H, L * N, K)`."""
+        batch, num_heads, num_rows, width = ops.shape(new)
+        rows, _, length, _ = ops.shape(cache)
+        shape = (batch, num_heads, length, num_rows, width)
+        # A window's cache is a ring: the newest position replaces the one that left.
+        write = append if self.window is None else write_at
+        slot = index if self.window is None else index % length
+        cache = write(
+            ops.reshape(cache, shape), slot, ops.expand_dims(new, axis=2), axis=2
+        )
+        length = ops.shape(cache)[2]
+        return (
+            ops.reshape(cache, (rows, num_heads, length, width)),
+            ops.reshape(cache, (batch, num_heads, length * num_rows, width)),
+        )
 
     def empty_cache(self, rows, length: int):
         """Returns the cache of `rows` rows and `length` positions, all zeros.
 
         With a window it is no longer than that.
         """
+        shape = (rows, self.num_heads, length, self._head_dim)
         if self.window is not None:
-            length = min(length, self.window[0] + 1)
-        shape = (rows, self.num_heads, length, self.dim // self.num_heads)
-        return {
-            name: ops.zeros(shape, dtype=self.compute_dtype)
-            for name in ("keys", "values")
-        }
+            shape = (*shape[:2], min(length, self.window[0] + 1), shape[3])
+            empty = ops.zeros(shape, dtype=self.compute_dtype)
+        else:
+            empty = empty_cache(shape, axis=2, dtype=self.compute_dtype)
+        return {"keys": empty, "values": empty}
 
     def get_config(self):
         return {**super().get_config(), "rotary": self.rotary, "window": self.window}
@@ -281,3 +324,23 @@ class CrossAttention(_Attention):
         return self._attend(
             query, cache["keys"], cache["values"], attention_mask, training
         )
+
+    def step(self, x, cache, attention_mask):
+        """Attends from one position of every hypothesis.
+
+        Args:
+            x: Decoder vectors, `(R, D)`, the `N` rows of one source adjacent: they are
+                the queries of one block, so that its memory is read once and never
+                copied.
+            cache: As in `call`, `B` rows.
+            attention_mask: Bool, `(B, 1, 1, S)`.
+
+        Returns:
+            `(R, D)` and the attention weights, `(B, H, N, S)`.
+        """
+        query = self.query_projection(x)
+        shape = (ops.shape(attention_mask)[0], -1, self.num_heads, self._head_dim)
+        query = ops.transpose(ops.reshape(query, shape), (0, 2, 1, 3))  # (B, H, N, K)
+        scores = self.score_layer(query, cache["keys"])
+        context, weights = attend(scores, cache["values"], attention_mask)
+        return self.output_projection(merge_rows(context)), weights

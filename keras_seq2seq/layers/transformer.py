@@ -7,7 +7,6 @@ position with cached keys and values, for decoding; both run the same weights.
 from __future__ import annotations
 
 import keras
-from keras import ops
 
 from keras_seq2seq.layers.multi_head_attention import CrossAttention, SelfAttention
 
@@ -226,11 +225,7 @@ class TransformerDecoderBlock(_Block):
             lambda y: self.self_attention(y, attention_mask, training=training),
             training,
         )
-        x, weights = self._cross(x, memory_cache, memory_mask, training)
-        return self._feedforward(x, training), weights
-
-    def _cross(self, x, memory_cache, memory_mask, training):
-        return self._sublayer(
+        x, weights = self._sublayer(
             x,
             self.cross_attention_norm,
             lambda y: self.cross_attention(
@@ -238,35 +233,33 @@ class TransformerDecoderBlock(_Block):
             ),
             training,
         )
+        return self._feedforward(x, training), weights
 
-    def step(self, x, memory_cache, memory_mask, cache, index):
+    def step(self, x, memory_cache, memory_mask, cache, index, attention_mask):
         """Runs the block for one new position of every hypothesis.
 
         Args:
-            x: The newest position, `(R, 1, D)`, `R = B * N`; the `N` rows of one
-                source are adjacent.
+            x: The newest position, `(R, D)`, `R = B * N`; the `N` rows of one source
+                are adjacent.
             memory_cache: As in `call`, `B` rows.
             memory_mask: Bool, `(B, 1, 1, S)`.
             cache: Of the self-attention, `R` rows.
             index: Scalar int32, the number of earlier positions.
+            attention_mask: Bool, `(B, 1, N, L * N)`, see `SelfAttention.step`.
 
         Returns:
-            `(R, 1, D)`, the new cache, and the cross-attention weights
-            `(B, H, N, S)`.
+            `(R, D)`, the new cache, and the cross-attention weights `(B, H, N, S)`.
         """
-        # Within a training graph the length may be unknown: it is a tensor then.
-        visible = ops.arange(ops.shape(cache["keys"])[2]) <= index
-        visible = ops.reshape(visible, (1, 1, 1, -1))
         x, cache = self._sublayer(
             x,
             self.self_attention_norm,
-            lambda y: self.self_attention.step(y, cache, index, visible),
+            lambda y: self.self_attention.step(y, cache, index, attention_mask),
             False,
         )
-        # The hypotheses of one source are the queries of one block, so that its
-        # memory is read once and never copied.
-        rows, batch = ops.shape(x)[0], ops.shape(memory_mask)[0]
-        x = ops.reshape(x, (batch, -1, self.dim))  # (B, N, D)
-        x, weights = self._cross(x, memory_cache, memory_mask, False)
-        x = ops.reshape(x, (rows, 1, self.dim))  # (R, 1, D)
+        x, weights = self._sublayer(
+            x,
+            self.cross_attention_norm,
+            lambda y: self.cross_attention.step(y, memory_cache, memory_mask),
+            False,
+        )
         return self._feedforward(x, False), cache, weights

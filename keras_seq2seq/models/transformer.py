@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_seq2seq.buffers import append, empty_cache, write_at
 from keras_seq2seq.layers import (
     PositionEncoding,
     TransformerDecoderBlock,
@@ -313,13 +314,19 @@ class TransformerSeq2Seq(Seq2Seq):
             max_length: Longest target, START excluded.
 
         Returns:
-            `state`: `position` `(B,)` and for each layer the `keys` and `values`
-            of its self-attention, `(B, H, L, K)`, of the last `window` positions
-            only where there is one.
+            `state`: `position` `(B,)`; for each layer the `keys` and `values` of its
+            self-attention, `(B, H, L, K)`, of the last `window` positions only where
+            there is one; and `slots`, int32 `(B, L)`: which row of its source wrote
+            what a row sees at each position.
         """
         rows = ops.shape(memory["mask"])[0]
+        if self.window is None:
+            slots = empty_cache((rows, max_length), axis=1, dtype="int32")
+        else:
+            slots = ops.zeros((rows, min(max_length, self.window)), dtype="int32")
         return {
             "position": ops.zeros((rows,), dtype="int32"),
+            "slots": slots,
             "layers": [
                 block.self_attention.empty_cache(rows, max_length)
                 for block in self.decoder_blocks
@@ -340,23 +347,56 @@ class TransformerSeq2Seq(Seq2Seq):
         """
         index = ops.max(state["position"])  # all rows are at the same position
         memory_mask = ops.expand_dims(ops.expand_dims(memory["mask"], 1), 1)
+        slots, attention_mask = self._visible(
+            state["slots"], index, ops.shape(memory_mask)[0]
+        )
         x = self._embed(
             self.target_embedding,
             self.target_positions,
             ops.expand_dims(token_ids, 1),
             index,
-        )  # (R, 1, D)
+        )
+        x = ops.squeeze(x, 1)  # (R, D)
         caches = []
         for block, cross, own in zip(
             self.decoder_blocks, memory["layers"], state["layers"], strict=True
         ):
-            x, cache, weights = block.step(x, cross, memory_mask, own, index)
+            x, cache, weights = block.step(
+                x, cross, memory_mask, own, index, attention_mask
+            )
             caches.append(cache)
-        logits = self._logits(ops.squeeze(x, 1))
         weights = ops.mean(weights, axis=1)  # (B, N, S)
         rows, length = ops.shape(token_ids)[0], ops.shape(memory["mask"])[1]
-        weights = ops.reshape(weights, (rows, length))
-        return logits, {"position": state["position"] + 1, "layers": caches}, weights
+        state = {"position": state["position"] + 1, "slots": slots, "layers": caches}
+        return self._logits(x), state, ops.reshape(weights, (rows, length))
+
+    def _visible(self, slots, index, batch):
+        """The slots with the newest position, and the mask `(B, 1, N, L * N)`."""
+        rows = ops.shape(slots)[0]
+        num_rows = rows // batch
+        own = ops.reshape(ops.arange(rows, dtype="int32") % num_rows, (rows, 1))
+        if self.window is None:
+            slots = append(slots, index, own, axis=1)
+        else:
+            slots = write_at(slots, index % slots.shape[1], own, axis=1)
+        length = ops.shape(slots)[1]
+        writers = ops.reshape(slots, (batch, num_rows, length, 1))
+        among = ops.reshape(ops.arange(num_rows, dtype="int32"), (1, 1, 1, num_rows))
+        # Positions that were never written hold slot 0.
+        written = ops.reshape(ops.arange(length) <= index, (1, 1, length, 1))
+        mask = ops.logical_and(writers == among, written)  # (B, N, L, N)
+        return slots, ops.reshape(mask, (batch, 1, num_rows, length * num_rows))
+
+    def select_state(self, state, parents):
+        """Chooses surviving hypotheses, those of each source among themselves.
+
+        The caches stay: `slots` tell what in them a hypothesis comes from.
+        """
+        chosen = {
+            name: ops.take(state[name], parents, axis=0)
+            for name in ("position", "slots")
+        }
+        return {**chosen, "layers": state["layers"]}
 
     def get_config(self):
         return {**super().get_config(), **self._arguments}
