@@ -49,26 +49,32 @@ def _way() -> str:
 
 
 def write_at(buffer: Any, index: Any, values: Any, *, axis: int) -> Any:
-    """Returns `buffer` with `values` at `index` of one axis.
+    """Returns `buffer` with `values` as block `index` of one axis.
 
     Args:
-        buffer: Tensor of any rank.
-        index: Scalar int32, the position; one outside the buffer writes nothing, or
-            is moved to the nearest end, as the runtime does it.
-        values: Tensor of the buffer's dtype and shape, but of length 1 along `axis`.
+        buffer: Tensor of any rank, whole blocks along the axis.
+        index: Scalar int32, the block; one outside the buffer writes nothing, or is
+            moved to the nearest end, as the runtime does it.
+        values: Tensor of the buffer's dtype and shape, but one block long along
+            `axis`: mostly one position.
         axis: The axis.
 
     Returns:
         A tensor like `buffer`.
     """
+    size = ops.shape(values)[axis]
     if _way() == "slice":
         start = [0] * len(buffer.shape)
-        start[axis] = index
+        start[axis] = index * size
         return ops.slice_update(buffer, start, values)
-    shape = [1] * len(buffer.shape)
-    shape[axis] = -1
-    positions = ops.reshape(ops.arange(ops.shape(buffer)[axis]), shape)
-    return ops.where(positions == index, values, buffer)
+    shape = ops.shape(buffer)
+    num_blocks = shape[axis] // size
+    places = [1] * (len(shape) + 1)
+    places[axis] = -1
+    positions = ops.reshape(ops.arange(num_blocks), places)
+    blocks = ops.reshape(buffer, (*shape[:axis], num_blocks, size, *shape[axis + 1 :]))
+    blocks = ops.where(positions == index, ops.expand_dims(values, axis), blocks)
+    return ops.reshape(blocks, shape)
 
 
 def empty_cache(shape: tuple, *, axis: int, dtype: str) -> Any:
@@ -90,9 +96,10 @@ def append(cache: Any, index: Any, values: Any, *, axis: int) -> Any:
     """Returns a cache with one more position.
 
     Args:
-        cache: What `empty_cache` or this function returned, reshaped or not.
+        cache: What `empty_cache` or this function returned.
         index: Scalar int32, the number of positions before.
-        values: Of the cache's dtype and shape, but of length 1 along `axis`.
+        values: Of the cache's dtype and shape, but one position along `axis`, which
+            is more than one entry where hypotheses share the cache.
         axis: The axis of its positions.
     """
     if _way() == "grow":

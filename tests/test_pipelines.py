@@ -53,6 +53,9 @@ class CopyModel:
         attention = ops.one_hot(ops.squeeze(index, 1), ops.shape(ids)[1])
         return self._logits(current), {"position": position + 1}, attention
 
+    def repeat_state(self, state, count):
+        return {"position": ops.repeat(state["position"], count)}
+
     def select_state(self, state, parents):
         return {"position": ops.take(state["position"], parents, axis=0)}
 

@@ -1,9 +1,9 @@
 """Decoding engine: from a step function to the best target sequences.
 
-Everything here knows a step function, never a model class (`generate` asks a
-model for `encode`, `initial_state`, `step` and `select_state`, and no more). It
-is written in `keras.ops` with buffers of fixed length, so that it runs eagerly,
-as a TensorFlow graph, under XLA and under `jax.jit` with equal results.
+Everything here knows a step function, never a model class (`generate` asks a model
+for `encode`, `initial_state`, `step`, `repeat_state` and `select_state`, and no more).
+It is written in `keras.ops` with buffers of fixed length, so that it runs eagerly, as a
+TensorFlow graph, under XLA, under `jax.jit` and as LiteRT with equal results.
 """
 
 from keras_seq2seq.decoding.beam import beam_search

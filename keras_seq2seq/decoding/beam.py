@@ -47,6 +47,7 @@ def beam_search(
     memory: Any,
     state: Any,
     *,
+    repeat_state: Callable[[Any, int], Any] | None = None,
     select_state: Callable[[Any, Any], Any] | None = None,
     **options: Any,
 ) -> SearchResult:
@@ -68,6 +69,8 @@ def beam_search(
             and attention weights `(B*N, S)` or None.
         memory: What the step reads, B rows; never repeated.
         state: What the step changes, B rows; repeated here to B*N.
+        repeat_state: `repeat_state(state, N)` giving each source N rows; None repeats
+            every tensor on axis 0.
         select_state: `select_state(state, rows)` picking the surviving rows, int32
             `(B*N,)`; None gathers every tensor on axis 0.
         **options: Fields of `SearchOptions` and `SearchInputs`; `max_length` must be
@@ -78,14 +81,23 @@ def beam_search(
 
     Raises:
         TypeError: If there is no such option.
-        ValueError: If the options contradict each other, or attention is asked for
-            where there is none.
+        ValueError: If the options contradict each other, only one of `repeat_state`
+            and `select_state` is given, or attention is asked for where there is
+            none.
 
     Reference:
         Wu et al., 2016, section 7.
     """
     constants, inputs = split_options(options)
-    return search(step, memory, state, constants, inputs, select_state)
+    if (repeat_state is None) != (select_state is None):
+        raise ValueError(
+            "`repeat_state` and `select_state` go together, since one counts on what "
+            "the other made. Received: "
+            f"repeat_state={repeat_state}, select_state={select_state}. "
+            "Pass both or neither."
+        )
+    beams = (repeat_state or repeat_rows, select_state or gather_rows)
+    return search(step, memory, state, constants, inputs, *beams)
 
 
 def search(
@@ -94,13 +106,14 @@ def search(
     state: Any,
     options: SearchOptions,
     inputs: SearchInputs,
-    select_state: Callable[[Any, Any], Any] | None,
+    repeat_state: Callable[[Any, int], Any],
+    select_state: Callable[[Any, Any], Any],
 ) -> SearchResult:
     """`beam_search` with its options in two parts."""
     if options.num_beams == 1:
         return write_rows(step, memory, state, options, inputs)
     beams = _Beams(options, inputs, memory, batch_size(memory, state))
-    select_state = select_state or gather_rows
+    state = repeat_state(state, options.num_beams)
 
     def unfinished(carry: dict) -> Any:
         return ops.logical_and(
@@ -113,7 +126,8 @@ def search(
         new, rows = beams.advance(carry, logits, attention)
         return ({**new, "state": select_state(state, rows)},)
 
-    (carry,) = ops.while_loop(unfinished, advance, (beams.initial_carry(state),))
+    start = beams.initial_carry() | {"state": state}
+    (carry,) = ops.while_loop(unfinished, advance, (start,))
     return beams.result(carry)
 
 
@@ -154,8 +168,8 @@ class _Beams:
             options.uses_history or self.banned is not None or self.required is not None
         )
 
-    def initial_carry(self, state: Any) -> dict:
-        """Loop variables before the first step."""
+    def initial_carry(self) -> dict:
+        """Loop variables before the first step, state aside."""
         options, pools, beams = self.options, self.pools, self.num_beams
         # One living beam at first: equal beams would give each hypothesis N times.
         first = ops.expand_dims(ops.arange(beams, dtype="int32") == 0, axis=0)
@@ -165,7 +179,6 @@ class _Beams:
         carry = {
             "position": ops.zeros((), dtype="int32"),
             "token_ids": ops.full((self.rows,), options.start_id, dtype="int32"),
-            "state": repeat_rows(state, options.num_beams),
             "ranking": start,
             "log_probs": start,
             "alive_lengths": ops.zeros((pools,), dtype="int32"),

@@ -44,7 +44,7 @@ def generate(
 
     Args:
         model: A model of the four-call contract (`encode`, `initial_state`, `step`,
-            `select_state`).
+            `repeat_state`, `select_state`).
         source_ids: Sources, padded with PAD, int `(B, S)`.
         jit_compile: On the TensorFlow backend, whether to compile with XLA, which
             takes seconds for every new shape. JAX always does.
@@ -67,8 +67,8 @@ def generate(
         with filled_by("slice" if jit_compile else "grow"):
             memory = model.encode(source_ids)
             state = model.initial_state(memory, constants.max_length)
-            step, select_state = model.step, model.select_state
-            return search(step, memory, state, constants, inputs, select_state)
+            beams = (model.repeat_state, model.select_state)
+            return search(model.step, memory, state, constants, inputs, *beams)
 
     shapes = tuple((name, value.shape[1:]) for name, value in tensors.items())
     decode = program(

@@ -199,6 +199,7 @@ class _GraphSearch:
             state,
             max_length=self.max_length,
             length_limits=limits,
+            repeat_state=self.model.repeat_state,
             select_state=self.model.select_state,
             **self.request.constants,
             **follows,

@@ -199,33 +199,36 @@ class SelfAttention(_Attention):
     def step(self, x, cache, index, attention_mask):
         """Attends from one position over the cached ones and itself.
 
-        The `N` rows of one source share their cache: what each of them wrote is kept
-        in its place for all, and the mask tells which of it a row comes from. So
-        rows that are chosen anew take no copy of a cache with them.
+        Rows that share a cache keep what each of them writes in its place for all,
+        and the mask tells which of it a row comes from. So rows that are chosen anew
+        take no copy of a cache with them.
 
         Args:
-            x: The newest position, `(R, D)`, `R = B * N`.
-            cache: `{"keys", "values"}`, each `(R, H, L, K)`, inside in the order
-                `(B, H, L, N, K)`; what `empty_cache` or `step` returned.
+            x: The newest position, `(R, D)`, `R = C * N`.
+            cache: `{"keys", "values"}`, each `(C, H, L * N, K)`, the entries of one
+                position adjacent; what `empty_cache` or `step` returned.
             index: Scalar int32, the newest position.
-            attention_mask: Bool, `(B, 1, N, L * N)`, with the newest position.
+            attention_mask: Bool, `(C, 1, N, L * N)`, with the newest position.
 
         Returns:
             `(R, D)` and the new cache.
         """
-        batch, num_rows = ops.shape(attention_mask)[0], ops.shape(attention_mask)[2]
-        query, keys, values = self._project_step(x, batch, num_rows, index)
-        keys, every_key = self._extended(cache["keys"], index, keys)
-        values, every_value = self._extended(cache["values"], index, values)
-        context, _ = attend(
-            self.score_layer(query, every_key), every_value, attention_mask
-        )
+        query, keys, values = self._project_step(x, attention_mask, index)
+        # A window's cache is a ring: the newest position replaces the one that left.
+        write, slot = append, index
+        if self.window is not None:
+            length = ops.shape(cache["keys"])[2] // ops.shape(query)[2]
+            write, slot = write_at, index % length
+        keys = write(cache["keys"], slot, keys, axis=2)
+        values = write(cache["values"], slot, values, axis=2)
+        context, _ = attend(self.score_layer(query, keys), values, attention_mask)
         output = self.output_projection(merge_rows(context))
         return output, {"keys": keys, "values": values}
 
-    def _project_step(self, x, batch, num_rows, index):
-        """Query, keys and values of rows `(R, D)`, each `(B, H, N, K)`."""
-        shape = (batch, num_rows, self.num_heads, self._head_dim)
+    def _project_step(self, x, attention_mask, index):
+        """Query, keys and values of rows `(R, D)`, each `(C, H, N, K)`."""
+        caches, _, num_rows, _ = ops.shape(attention_mask)
+        shape = (caches, num_rows, self.num_heads, self._head_dim)
         query, keys, values = [
             ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3))
             for part in ops.split(self.input_projection(x), 3, axis=-1)
@@ -235,23 +238,6 @@ class SelfAttention(_Attention):
             positions = ops.full((num_rows,), index, dtype="int32")
             query, keys = rotate(query, positions), rotate(keys, positions)
         return query, keys, values
-
-    def _extended(self, cache, index, new):
-        """The cache with `new` `(B, H, N, K)`, and all of it as `(B, H, L * N, K)`."""
-        batch, num_heads, num_rows, width = ops.shape(new)
-        rows, _, length, _ = ops.shape(cache)
-        shape = (batch, num_heads, length, num_rows, width)
-        # A window's cache is a ring: the newest position replaces the one that left.
-        write = append if self.window is None else write_at
-        slot = index if self.window is None else index % length
-        cache = write(
-            ops.reshape(cache, shape), slot, ops.expand_dims(new, axis=2), axis=2
-        )
-        length = ops.shape(cache)[2]
-        return (
-            ops.reshape(cache, (rows, num_heads, length, width)),
-            ops.reshape(cache, (batch, num_heads, length * num_rows, width)),
-        )
 
     def empty_cache(self, rows, length: int):
         """Returns the cache of `rows` rows and `length` positions, all zeros.

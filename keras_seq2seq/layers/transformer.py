@@ -243,9 +243,9 @@ class TransformerDecoderBlock(_Block):
                 are adjacent.
             memory_cache: As in `call`, `B` rows.
             memory_mask: Bool, `(B, 1, 1, S)`.
-            cache: Of the self-attention, `R` rows.
+            cache: Of the self-attention.
             index: Scalar int32, the number of earlier positions.
-            attention_mask: Bool, `(B, 1, N, L * N)`, see `SelfAttention.step`.
+            attention_mask: Of the self-attention, see `SelfAttention.step`.
 
         Returns:
             `(R, D)`, the new cache, and the cross-attention weights `(B, H, N, S)`.

@@ -151,12 +151,25 @@ class Seq2Seq(keras.Model):
     def compute_output_shape(self, input_shape):
         return (*input_shape["target_ids"], self.target_vocabulary_size)
 
+    def repeat_state(self, state, count: int):
+        """Makes the state of `count` hypotheses of each source, for `select_state`.
+
+        Args:
+            state: What `initial_state` returned, `B` rows.
+            count: Hypotheses of each source.
+
+        Returns:
+            The state with each row `count` times, one after the other; what the
+            hypotheses of a source share may keep its rows.
+        """
+        return keras.tree.map_structure(lambda x: ops.repeat(x, count, axis=0), state)
+
     def select_state(self, state, parents):
         """Chooses surviving hypotheses: row `i` of the result was row `parents[i]`.
 
         Args:
-            state: What `step` returned, `B * N` rows.
-            parents: Row numbers, int32, `(B * N,)`.
+            state: What `step` returned after `repeat_state`, `B * N` rows.
+            parents: Row numbers, int32, `(B * N,)`, of the same source each.
 
         Returns:
             The state in the new order.

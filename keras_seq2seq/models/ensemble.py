@@ -119,6 +119,15 @@ class EnsembleSeq2Seq(Seq2Seq):
         mean = sum(attention[1:], attention[0]) / len(attention)
         return self._combine(list(logits)), {"members": list(states)}, mean
 
+    def repeat_state(self, state, count: int):
+        """Repeats the state of each member in its own way."""
+        return {
+            "members": [
+                model.repeat_state(own, count)
+                for model, own in zip(self.models, state["members"], strict=True)
+            ]
+        }
+
     def select_state(self, state, parents):
         """Chooses surviving hypotheses in each member's own way."""
         return {

@@ -339,7 +339,8 @@ class TransformerSeq2Seq(Seq2Seq):
         Args:
             token_ids: int32, `(B * N,)`.
             memory: What `encode` returned, `B` rows.
-            state: What `initial_state` or `step` returned, `B * N` rows.
+            state: What `initial_state` or `step` returned, `B * N` rows; caches have
+                fewer where rows share them.
 
         Returns:
             Logits, float32, `(B * N, V)`; the new state; and the last layer's
@@ -347,9 +348,7 @@ class TransformerSeq2Seq(Seq2Seq):
         """
         index = ops.max(state["position"])  # all rows are at the same position
         memory_mask = ops.expand_dims(ops.expand_dims(memory["mask"], 1), 1)
-        slots, attention_mask = self._visible(
-            state["slots"], index, ops.shape(memory_mask)[0]
-        )
+        slots, attention_mask = self._visible(state, index)
         x = self._embed(
             self.target_embedding,
             self.target_positions,
@@ -370,33 +369,42 @@ class TransformerSeq2Seq(Seq2Seq):
         state = {"position": state["position"] + 1, "slots": slots, "layers": caches}
         return self._logits(x), state, ops.reshape(weights, (rows, length))
 
-    def _visible(self, slots, index, batch):
-        """The slots with the newest position, and the mask `(B, 1, N, L * N)`."""
+    def _visible(self, state, index):
+        """The slots with the newest position, and the mask `(C, 1, N, L * N)`."""
+        slots, caches = state["slots"], ops.shape(state["layers"][0]["keys"])[0]
         rows = ops.shape(slots)[0]
-        num_rows = rows // batch
+        num_rows = rows // caches
         own = ops.reshape(ops.arange(rows, dtype="int32") % num_rows, (rows, 1))
         if self.window is None:
             slots = append(slots, index, own, axis=1)
         else:
             slots = write_at(slots, index % slots.shape[1], own, axis=1)
         length = ops.shape(slots)[1]
-        writers = ops.reshape(slots, (batch, num_rows, length, 1))
+        writers = ops.reshape(slots, (caches, num_rows, length, 1))
         among = ops.reshape(ops.arange(num_rows, dtype="int32"), (1, 1, 1, num_rows))
         # Positions that were never written hold slot 0.
         written = ops.reshape(ops.arange(length) <= index, (1, 1, length, 1))
-        mask = ops.logical_and(writers == among, written)  # (B, N, L, N)
-        return slots, ops.reshape(mask, (batch, 1, num_rows, length * num_rows))
+        mask = ops.logical_and(writers == among, written)  # (C, N, L, N)
+        return slots, ops.reshape(mask, (caches, 1, num_rows, length * num_rows))
+
+    def repeat_state(self, state, count: int):
+        """Repeats a fresh state, the `count` rows of a source sharing its caches."""
+        return {
+            **super().repeat_state(
+                {name: state[name] for name in ("position", "slots")}, count
+            ),
+            "layers": keras.tree.map_structure(
+                lambda x: ops.tile(x, (1, 1, count, 1)), state["layers"]
+            ),
+        }
 
     def select_state(self, state, parents):
         """Chooses surviving hypotheses, those of each source among themselves.
 
         The caches stay: `slots` tell what in them a hypothesis comes from.
         """
-        chosen = {
-            name: ops.take(state[name], parents, axis=0)
-            for name in ("position", "slots")
-        }
-        return {**chosen, "layers": state["layers"]}
+        rows = {name: state[name] for name in ("position", "slots")}
+        return {**super().select_state(rows, parents), "layers": state["layers"]}
 
     def get_config(self):
         return {**super().get_config(), **self._arguments}

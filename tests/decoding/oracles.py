@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seq2seq.decoding.search import repeat_rows
+
 PAD, UNK, START, END = 0, 1, 2, 3
 BANNED = (PAD, START)
 
@@ -93,6 +95,9 @@ class HistoryModel(keras.Model):
             ops.matmul(history, self.arrays["attention_weights"]), axis=-1
         )
         return logits, {"history": history, "position": position + 1}, attention
+
+    def repeat_state(self, state, count):
+        return repeat_rows(state, count)
 
     def select_state(self, state, parents):
         return keras.tree.map_structure(lambda x: ops.take(x, parents, axis=0), state)

@@ -68,10 +68,8 @@ def search(model, source_ids, limits, options):
     memory = model.encode(source_ids)
     state = model.initial_state(memory, 8)
     common = {"max_length": 8, "length_limits": limits, "return_attention": True}
-    select_state = model.select_state
-    return beam_search(
-        model.step, memory, state, select_state=select_state, **common, **options
-    )
+    common |= {"repeat_state": model.repeat_state, "select_state": model.select_state}
+    return beam_search(model.step, memory, state, **common, **options)
 
 
 def rows_of(options, rows):

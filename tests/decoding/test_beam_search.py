@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_seq2seq.decoding import beam, beam_search, greedy_search
+from keras_seq2seq.decoding import beam, beam_search, generate, greedy_search
+from keras_seq2seq.models import TransformerSeq2Seq
 from tests.decoding.oracles import (
     END,
     GARDEN_PATH,
@@ -38,7 +39,12 @@ def search_chain(transitions, batch=1, **options):
 
 def search_model(model, sources=SOURCES, **options):
     memory = model.encode(sources)
-    defaults = {"num_beams": 4, "max_length": 6, "select_state": model.select_state}
+    defaults = {
+        "num_beams": 4,
+        "max_length": 6,
+        "repeat_state": model.repeat_state,
+        "select_state": model.select_state,
+    }
     return beam_search(
         model.step, memory, model.initial_state(memory, 6), **{**defaults, **options}
     )
@@ -461,7 +467,8 @@ def test_select_state_of_the_model_is_used_in_place_of_the_gather():
         return model.select_state(state, rows)
 
     result = search_model(model, num_beams=3, select_state=select_state)
-    assert_same(result, search_model(model, num_beams=3, select_state=None))
+    generic = search_model(model, num_beams=3, repeat_state=None, select_state=None)
+    assert_same(result, generic)
     # Rows are numbers among all B * N, and stay within their own source.
     sources = np.stack(seen).reshape(len(seen), 4, 3) // 3
     np.testing.assert_array_equal(
@@ -473,6 +480,44 @@ def test_select_state_of_the_model_is_used_in_place_of_the_gather():
 
     forgetful = search_model(model, num_beams=3, select_state=keep_all)
     assert not np.allclose(forgetful.scores, result.scores)
+
+
+@pytest.mark.parametrize("name", ["repeat_state", "select_state"])
+def test_a_model_repeats_and_selects_or_does_neither(name):
+    with pytest.raises(ValueError, match=rf"{name}=None.*both or neither"):
+        search_model(HistoryModel(), **{name: None})
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("options", [{}, {"num_groups": 2}])
+def test_beams_that_share_caches_find_what_beams_with_their_own_find(window, options):
+    """The Transformer's beams against a search that copies every cache."""
+    keras.utils.set_random_seed(3)
+    model = TransformerSeq2Seq(
+        *(20, 20),
+        dim=8,
+        num_heads=2,
+        feedforward_dim=12,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        window=window,
+        tie_output=False,
+    )
+    generator = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        if len(weight.shape) == 2:
+            weight.assign(generator.normal(0, 0.7, weight.shape))
+    options = {"n_best": 4, "min_length": 4, "banned_ids": (0, 1, 2), **options}
+    options["max_length"] = 6
+    result = search_model(model, **options)
+    generic = search_model(model, repeat_state=None, select_state=None, **options)
+    assert_same(result, generic)
+    # Beams that each kept its own past would have found something else.
+    forgetful = search_model(model, select_state=lambda state, rows: state, **options)
+    assert not np.allclose(forgetful.scores, result.scores, atol=1e-3)
+    assert_same(result, generate(model, SOURCES, num_beams=4, **options))
+    under_xla = generate(model, SOURCES, num_beams=4, jit_compile=True, **options)
+    assert_same(result, under_xla)
 
 
 def test_memory_is_never_repeated_and_state_of_any_structure_is():

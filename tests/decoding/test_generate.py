@@ -119,6 +119,7 @@ def test_generate_equals_eager_search(model):
         model.step,
         memory,
         model.initial_state(memory, 7),
+        repeat_state=model.repeat_state,
         select_state=model.select_state,
         **options,
     )

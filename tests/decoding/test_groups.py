@@ -24,6 +24,7 @@ def search(model, sources=SOURCES, **options):
         model.step,
         memory,
         model.initial_state(memory, 6),
+        repeat_state=model.repeat_state,
         select_state=model.select_state,
         **{"max_length": 6, **options},
     )

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seq2seq.decoding.search import repeat_rows
 from keras_seq2seq.models import (
     MODELS,
     ConvSeq2Seq,
@@ -245,7 +244,7 @@ def decode_by_steps(model, source, target, copies=1):
     """Runs `step` along `target`; `copies` hypotheses of each source."""
     memory = model.encode(source)
     state = model.initial_state(memory, target.shape[1])
-    state = repeat_rows(state, copies)
+    state = model.repeat_state(state, copies)
     logits, attention = [], []
     for position in range(target.shape[1]):
         tokens = ops.convert_to_tensor(target[:, position])
@@ -287,7 +286,7 @@ def test_select_state_carries_each_hypothesis_with_its_past(model):
     source = SOURCE[:1]
     memory = model.encode(source)
     state = model.initial_state(memory, 3)
-    state = repeat_rows(state, 2)
+    state = model.repeat_state(state, 2)
     for position in range(2):
         tokens = ops.convert_to_tensor(target[:, position])
         _, state, _ = model.step(tokens, memory, state)
