@@ -92,6 +92,11 @@ def empty_cache(shape: tuple, *, axis: int, dtype: str) -> Any:
     return ops.zeros(shape, dtype=dtype)
 
 
+def grows() -> bool:
+    """Whether caches hold no more than what was appended."""
+    return _way() == "grow"
+
+
 def append(cache: Any, index: Any, values: Any, *, axis: int) -> Any:
     """Returns a cache with one more position.
 

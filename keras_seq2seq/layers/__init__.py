@@ -42,6 +42,7 @@ from keras_seq2seq.layers.recurrent import (
 )
 from keras_seq2seq.layers.recurrent_decoder import Readout, RecurrentDecoder
 from keras_seq2seq.layers.transformer import (
+    LayerNormalization,
     TransformerDecoderBlock,
     TransformerEncoderBlock,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "DotScore",
     "GRUCell",
     "LSTMCell",
+    "LayerNormalization",
     "LocalWindow",
     "LocationScore",
     "MinGRU",

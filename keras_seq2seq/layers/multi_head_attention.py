@@ -30,10 +30,20 @@ def merge_heads(x):
     return ops.reshape(x, (batch, length, num_heads * width))
 
 
+def split_rows(x, num_rows: int, num_heads: int):
+    """Reshapes rows, `(C*N, H*K)`, to `(C, H, N, K)`."""
+    width = x.shape[-1] // num_heads
+    if num_rows == 1:
+        return ops.reshape(x, (-1, num_heads, 1, width))
+    x = ops.reshape(x, (-1, num_rows, num_heads, width))
+    return ops.transpose(x, (0, 2, 1, 3))  # (C, H, N, K)
+
+
 def merge_rows(x):
-    """Reshapes `(B, H, N, K)` to rows, `(B*N, H*K)`."""
-    num_heads, width = x.shape[1], x.shape[3]
-    x = ops.transpose(x, (0, 2, 1, 3))  # (B, N, H, K)
+    """Reshapes `(C, H, N, K)` to rows, `(C*N, H*K)`."""
+    num_heads, num_rows, width = x.shape[1:]
+    if num_rows != 1:
+        x = ops.transpose(x, (0, 2, 1, 3))  # (C, N, H, K)
     return ops.reshape(x, (-1, num_heads * width))
 
 
@@ -196,7 +206,7 @@ class SelfAttention(_Attention):
         )
         return self.output_projection(merge_heads(context)), weights
 
-    def step(self, x, cache, index, attention_mask):
+    def step(self, x, cache, index, attention_mask=None, num_rows: int = 1):
         """Attends from one position over the cached ones and itself.
 
         Rows that share a cache keep what each of them writes in its place for all,
@@ -208,29 +218,28 @@ class SelfAttention(_Attention):
             cache: `{"keys", "values"}`, each `(C, H, L * N, K)`, the entries of one
                 position adjacent; what `empty_cache` or `step` returned.
             index: Scalar int32, the newest position.
-            attention_mask: Bool, `(C, 1, N, L * N)`, with the newest position.
+            attention_mask: Bool, broadcastable to `(C, 1, N, L * N)`, with the newest
+                position; None where all of the cache may be attended to.
+            num_rows: Number of rows `N` that share a cache.
 
         Returns:
             `(R, D)` and the new cache.
         """
-        query, keys, values = self._project_step(x, attention_mask, index)
+        query, keys, values = self._project_step(x, index, num_rows)
         # A window's cache is a ring: the newest position replaces the one that left.
         write, slot = append, index
         if self.window is not None:
-            length = ops.shape(cache["keys"])[2] // ops.shape(query)[2]
-            write, slot = write_at, index % length
+            write, slot = write_at, index % (cache["keys"].shape[2] // num_rows)
         keys = write(cache["keys"], slot, keys, axis=2)
         values = write(cache["values"], slot, values, axis=2)
         context, _ = attend(self.score_layer(query, keys), values, attention_mask)
         output = self.output_projection(merge_rows(context))
         return output, {"keys": keys, "values": values}
 
-    def _project_step(self, x, attention_mask, index):
+    def _project_step(self, x, index, num_rows):
         """Query, keys and values of rows `(R, D)`, each `(C, H, N, K)`."""
-        caches, _, num_rows, _ = ops.shape(attention_mask)
-        shape = (caches, num_rows, self.num_heads, self._head_dim)
         query, keys, values = [
-            ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3))
+            split_rows(part, num_rows, self.num_heads)
             for part in ops.split(self.input_projection(x), 3, axis=-1)
         ]
         keys = self.score_layer.project_memory(keys)
@@ -324,9 +333,9 @@ class CrossAttention(_Attention):
         Returns:
             `(R, D)` and the attention weights, `(B, H, N, S)`.
         """
-        query = self.query_projection(x)
-        shape = (ops.shape(attention_mask)[0], -1, self.num_heads, self._head_dim)
-        query = ops.transpose(ops.reshape(query, shape), (0, 2, 1, 3))  # (B, H, N, K)
+        shape = (ops.shape(attention_mask)[0], -1, self.dim)
+        query = ops.reshape(self.query_projection(x), shape)  # (B, N, D)
+        query = split_heads(query, self.num_heads)
         scores = self.score_layer(query, cache["keys"])
         context, weights = attend(scores, cache["values"], attention_mask)
         return self.output_projection(merge_rows(context)), weights

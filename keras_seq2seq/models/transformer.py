@@ -7,8 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seq2seq.buffers import append, empty_cache, write_at
+from keras_seq2seq.buffers import append, empty_cache, grows, write_at
 from keras_seq2seq.layers import (
+    LayerNormalization,
     PositionEncoding,
     TransformerDecoderBlock,
     TransformerEncoderBlock,
@@ -237,9 +238,7 @@ class TransformerSeq2Seq(Seq2Seq):
             # A pre-norm stack ends in an unnormalised sum.
             if arguments["norm"] == "post":
                 return None
-            layer = keras.layers.LayerNormalization(
-                epsilon=1e-6, name=name, dtype=policy
-            )
+            layer = LayerNormalization(epsilon=1e-6, name=name, dtype=policy)
             layer.build((None, None, self.dim))
             return layer
 
@@ -316,14 +315,14 @@ class TransformerSeq2Seq(Seq2Seq):
         Returns:
             `state`: `position` `(B,)`; for each layer the `keys` and `values` of its
             self-attention, `(B, H, L, K)`, of the last `window` positions only where
-            there is one; and `slots`, int32 `(B, L)`: which row of its source wrote
-            what a row sees at each position.
+            there is one; and `slots`, int32 `(B, 1, L)`: which of the rows that share
+            a cache wrote what a row sees at each position.
         """
         rows = ops.shape(memory["mask"])[0]
         if self.window is None:
-            slots = empty_cache((rows, max_length), axis=1, dtype="int32")
+            slots = empty_cache((rows, 1, max_length), axis=2, dtype="int32")
         else:
-            slots = ops.zeros((rows, min(max_length, self.window)), dtype="int32")
+            slots = ops.zeros((rows, 1, min(max_length, self.window)), dtype="int32")
         return {
             "position": ops.zeros((rows,), dtype="int32"),
             "slots": slots,
@@ -361,7 +360,7 @@ class TransformerSeq2Seq(Seq2Seq):
             self.decoder_blocks, memory["layers"], state["layers"], strict=True
         ):
             x, cache, weights = block.step(
-                x, cross, memory_mask, own, index, attention_mask
+                x, cross, memory_mask, own, index, attention_mask, slots.shape[1]
             )
             caches.append(cache)
         weights = ops.mean(weights, axis=1)  # (B, N, S)
@@ -371,28 +370,31 @@ class TransformerSeq2Seq(Seq2Seq):
 
     def _visible(self, state, index):
         """The slots with the newest position, and the mask `(C, 1, N, L * N)`."""
-        slots, caches = state["slots"], ops.shape(state["layers"][0]["keys"])[0]
-        rows = ops.shape(slots)[0]
-        num_rows = rows // caches
-        own = ops.reshape(ops.arange(rows, dtype="int32") % num_rows, (rows, 1))
+        slots, keys = state["slots"], state["layers"][0]["keys"]
+        num_rows = slots.shape[1]
+        if num_rows == 1 and self.window is None and grows():
+            return slots, None
+        if num_rows == 1:
+            written = ops.arange(ops.shape(keys)[2]) <= index
+            return slots, ops.reshape(written, (1, 1, 1, -1))
+        own = ops.reshape(ops.arange(num_rows, dtype="int32"), (1, num_rows, 1))
+        new = ops.broadcast_to(own, (ops.shape(slots)[0], num_rows, 1))
         if self.window is None:
-            slots = append(slots, index, own, axis=1)
+            slots = append(slots, index, new, axis=2)
         else:
-            slots = write_at(slots, index % slots.shape[1], own, axis=1)
-        length = ops.shape(slots)[1]
-        writers = ops.reshape(slots, (caches, num_rows, length, 1))
-        among = ops.reshape(ops.arange(num_rows, dtype="int32"), (1, 1, 1, num_rows))
+            slots = write_at(slots, index % slots.shape[2], new, axis=2)
+        length = ops.shape(slots)[2]
         # Positions that were never written hold slot 0.
         written = ops.reshape(ops.arange(length) <= index, (1, 1, length, 1))
-        mask = ops.logical_and(writers == among, written)  # (C, N, L, N)
-        return slots, ops.reshape(mask, (caches, 1, num_rows, length * num_rows))
+        writers = ops.expand_dims(slots, 3) == ops.reshape(own, (1, 1, 1, num_rows))
+        mask = ops.logical_and(writers, written)  # (C, N, L, N)
+        return slots, ops.reshape(mask, (-1, 1, num_rows, length * num_rows))
 
     def repeat_state(self, state, count: int):
         """Repeats a fresh state, the `count` rows of a source sharing its caches."""
         return {
-            **super().repeat_state(
-                {name: state[name] for name in ("position", "slots")}, count
-            ),
+            "position": ops.repeat(state["position"], count, axis=0),
+            "slots": ops.tile(state["slots"], (1, count, 1)),
             "layers": keras.tree.map_structure(
                 lambda x: ops.tile(x, (1, 1, count, 1)), state["layers"]
             ),
@@ -403,8 +405,16 @@ class TransformerSeq2Seq(Seq2Seq):
 
         The caches stay: `slots` tell what in them a hypothesis comes from.
         """
-        rows = {name: state[name] for name in ("position", "slots")}
-        return {**super().select_state(rows, parents), "layers": state["layers"]}
+        slots = state["slots"]
+        caches, num_rows, length = ops.shape(slots)
+        chosen = ops.take(
+            ops.reshape(slots, (caches * num_rows, length)), parents, axis=0
+        )
+        return {
+            "position": ops.take(state["position"], parents, axis=0),
+            "slots": ops.reshape(chosen, (caches, num_rows, length)),
+            "layers": state["layers"],
+        }
 
     def get_config(self):
         return {**super().get_config(), **self._arguments}

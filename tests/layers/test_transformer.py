@@ -6,6 +6,7 @@ from keras import ops
 from keras_seq2seq.layers import (
     CrossAttention,
     DotScore,
+    LayerNormalization,
     SelfAttention,
     TransformerDecoderBlock,
     TransformerEncoderBlock,
@@ -267,3 +268,20 @@ def test_wrong_arguments_are_named_with_their_values():
         SelfAttention(2, DIM, score="additive", rotary=True)
     with pytest.raises(ValueError, match="norm='none'"):
         TransformerEncoderBlock(DIM, 2, 16, norm="none")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_normalisation_equals_keras(dtype):
+    layer = LayerNormalization(epsilon=1e-6, dtype=dtype)
+    expected = keras.layers.LayerNormalization(epsilon=1e-6, dtype=dtype)
+    x = 3 + 5 * data(2, 3, DIM)
+    for each in (layer, expected):
+        each.build((None, None, DIM))
+        each.gamma.assign(data(DIM, seed=2))
+        each.beta.assign(data(DIM, seed=3))
+    found, wanted = layer(x), expected(x)
+    assert found.dtype == wanted.dtype
+    tolerance = 1e-5 if dtype == "float32" else 0.05
+    np.testing.assert_allclose(
+        ops.cast(found, "float32"), ops.cast(wanted, "float32"), atol=tolerance
+    )
