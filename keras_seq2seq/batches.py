@@ -37,14 +37,20 @@ def inference_batches(
         max_width: What widths are never rounded up beyond; no length is longer.
 
     Yields:
-        Batches that together have every row once. Heights are powers of two.
+        Batches that together have every row once. Heights are powers of two. No row is
+        padded beyond the double of its own rounded length, so that one long text does
+        not make the short ones beside it long.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     start = 0
     while start < len(order):
         width = round_up(lengths[order[start]], most=max_width)
         height = 2 ** int(math.log2(max(1, batch_tokens // width)))
-        rows = order[start : start + height]
+        rows = [
+            row
+            for row in order[start : start + height]
+            if 2 * round_up(lengths[row], most=max_width) > width
+        ]
         height = min(height, 2 ** math.ceil(math.log2(len(rows))))
         yield Batch(rows, height, width)
         start += len(rows)

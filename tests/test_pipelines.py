@@ -314,6 +314,11 @@ def test_inference_batches_have_every_row_once_in_few_shapes():
 
 
 def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():
+    alone, together = inference_batches(
+        [100] + [10] * 31, batch_tokens=4096, max_width=None
+    )
+    assert (alone.rows, alone.width) == ([0], 128)
+    assert (len(together.rows), together.width) == (31, 12)
     batches = list(inference_batches([3, 100], batch_tokens=10))
     assert [batch.rows for batch in batches] == [[1], [0]]
     assert batches[0].width >= 100

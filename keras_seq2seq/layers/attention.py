@@ -62,6 +62,11 @@ def inner_products(query, keys):
         Attention scores, float32, `(..., T, S)`.
     """
     query, keys = ops.cast(query, "float32"), ops.cast(keys, "float32")
+    if len(query.shape) == 3:
+        # A recurrent decoder's few queries are turned, not the keys: those would be
+        # copied at each step, and every copy kept for the gradient.
+        scores = ops.matmul(keys, ops.swapaxes(query, -1, -2))  # (B, S, T)
+        return ops.swapaxes(scores, -1, -2)
     return ops.matmul(query, ops.swapaxes(keys, -1, -2))
 
 

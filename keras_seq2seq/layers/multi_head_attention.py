@@ -333,9 +333,9 @@ class CrossAttention(_Attention):
         Returns:
             `(R, D)` and the attention weights, `(B, H, N, S)`.
         """
-        shape = (ops.shape(attention_mask)[0], -1, self.dim)
-        query = ops.reshape(self.query_projection(x), shape)  # (B, N, D)
-        query = split_heads(query, self.num_heads)
+        shape = (ops.shape(attention_mask)[0], -1, self.num_heads, self._head_dim)
+        query = ops.reshape(self.query_projection(x), shape)
+        query = ops.transpose(query, (0, 2, 1, 3))  # (B, H, N, K)
         scores = self.score_layer(query, cache["keys"])
         context, weights = attend(scores, cache["values"], attention_mask)
         return self.output_projection(merge_rows(context)), weights

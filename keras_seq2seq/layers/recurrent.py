@@ -11,7 +11,7 @@ from keras import ops
 from keras.src import backend as keras_backend
 
 
-def scan_time(step, inputs, states, *, mask=None, reverse=False):
+def scan_time(step, inputs, states, *, layers=(), mask=None, reverse=False):
     """Runs `step` along axis 1, carrying `states`.
 
     Args:
@@ -20,6 +20,7 @@ def scan_time(step, inputs, states, *, mask=None, reverse=False):
             states. It may use tensors from around it.
         inputs: `(B, T, D)`; or, where `T` is known beforehand, a tuple of such.
         states: List of tensors, each `(B, ...)`.
+        layers: Layers that `step` calls: all whose weights it reads.
         mask: Bool, `(B, T)`; where it is False the states stay as they are and
             the output of the step has no meaning.
         reverse: Whether to run from the last step to the first. Outputs stay in
@@ -31,8 +32,20 @@ def scan_time(step, inputs, states, *, mask=None, reverse=False):
     """
     # keras.ops.scan cannot be differentiated under XLA on TensorFlow (its loop has
     # no bound), so the loop behind keras.layers.RNN is used directly.
+    # Weights are read before it: TensorFlow would keep what a loop reads for the
+    # gradient, with XLA a copy of every weight for each step.
+    values = [
+        (weight, ops.copy(weight)) for layer in layers for weight in layer.weights
+    ]
+
+    def run(inputs, states):
+        if not values:
+            return step(inputs, list(states))
+        with keras.StatelessScope(values, initialize_variables=False):
+            return step(inputs, list(states))
+
     _, outputs, states = keras_backend.rnn(
-        lambda inputs, states: step(inputs, list(states)),
+        run,
         inputs,
         list(states),
         go_backwards=reverse,
@@ -327,6 +340,7 @@ class RecurrentLayer(keras.layers.Layer):
             step,
             cell.project_inputs(x),
             cell.zero_states(ops.shape(x)[0]),
+            layers=[cell],
             mask=x_mask,
             reverse=reverse,
         )

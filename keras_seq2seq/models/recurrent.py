@@ -380,7 +380,9 @@ class RecurrentSeq2Seq(Seq2Seq):
             output, new_state, _ = self.decoder.advance(now, memory, current, masks)
             return output, keras.tree.flatten(new_state)
 
-        outputs, _ = scan_time(step, inputs, keras.tree.flatten(state))
+        outputs, _ = scan_time(
+            step, inputs, keras.tree.flatten(state), layers=[self.decoder]
+        )
         positions = ops.expand_dims(ops.arange(ops.shape(target_ids)[1]), 0)
         outputs, _ = self.decoder.finish(outputs, embedded, memory, positions)
         return self._logits(outputs, training)

@@ -1,4 +1,4 @@
-"""One search, compiled five ways, gives one result."""
+"""One search, compiled six ways, gives one result."""
 
 import os
 import subprocess
@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seq2seq.buffers import filled_by
 from keras_seq2seq.decoding import SearchResult, beam_search, generate
+from keras_seq2seq.decoding.sampling import uniform_noise
 from tests.decoding.oracles import HistoryModel, assert_same
 
 SOURCES = np.array([[4, 5, 6], [7, 8, 0], [9, 0, 0]], "int32")
@@ -171,3 +173,48 @@ def test_jax_equals_tensorflow(tmp_path):
             expected._replace(scores=found.scores),
             generated._replace(scores=found.scores),
         )
+
+
+@pytest.mark.export
+@pytest.mark.parametrize("name", SEARCHES)
+def test_litert_equals_eager(name, tmp_path):
+    """With and without the delegate that LiteRT runs by default."""
+    import tensorflow as tf
+
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    model, options = HistoryModel(), dict(SEARCHES[name])
+    if "seeds" in options:  # integer hashing is no operation of LiteRT
+        options["noise"] = ops.convert_to_numpy(
+            uniform_noise(options.pop("seeds"), options["n_best"], 8)
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def whole(ids, limits):
+        with filled_by("slice"):
+            result = search(model, ids, limits, options)
+        return {k: v for k, v in result._asdict().items() if v is not None}
+
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint(
+        "whole",
+        whole,
+        input_signature=[
+            tf.TensorSpec(SOURCES.shape, tf.int32, name="ids"),
+            tf.TensorSpec(LIMITS.shape, tf.int32, name="limits"),
+        ],
+    )
+    archive.write_out(str(tmp_path), verbose=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(tmp_path), signature_keys=["whole"]
+    )
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    content = converter.convert()
+    expected = search(model, SOURCES, LIMITS, options)
+    for resolver in ("BUILTIN", "BUILTIN_WITHOUT_DEFAULT_DELEGATES"):
+        interpreter = litert.Interpreter(
+            model_content=content,
+            experimental_op_resolver_type=litert.OpResolverType[resolver],
+        )
+        run = interpreter.get_signature_runner("whole")
+        assert_same(expected, SearchResult(**run(ids=SOURCES, limits=LIMITS)))
