@@ -102,17 +102,16 @@ class LiteRT:
     """The search as a `.tflite` file."""
 
     def __init__(self, name, folder, settings):
-        from ai_edge_litert.interpreter import Interpreter
+        from keras_seq2seq.export.litert_runtime import LiteRTDecoder
 
-        self.runners = {}
-        self.interpreters = []
+        self.decoders = {}
         for beams in beams_of(settings):
-            interpreter = Interpreter(
-                model_path=str(folder / f"{name}_{beams}.tflite"),
-                num_threads=settings["threads"],
-            )
-            self.interpreters.append(interpreter)
-            self.runners[beams] = interpreter.get_signature_runner("decode_ids")
+            file, threads = folder / f"{name}_{beams}.tflite", settings["threads"]
+            # All threads for one source, or one for each of several parts.
+            self.decoders[beams] = {
+                False: LiteRTDecoder(file, num_threads=threads),
+                True: LiteRTDecoder(file, num_workers=threads),
+            }
 
     def ready(self, batch, cell):
         from keras_seq2seq.batches import pad_rows
@@ -120,11 +119,12 @@ class LiteRT:
         sources = batch["sources"]
         lengths = np.asarray([len(row) for row in sources], "int32")
         ids = pad_rows(sources, len(sources), int(lengths.max()))
-        return cell["beams"], {"ids": ids, "lengths": lengths}
+        decoder = self.decoders[cell["beams"]][len(sources) > 1]
+        return decoder, {"ids": ids, "lengths": lengths}
 
     def decode(self, ready):
-        beams, inputs = ready
-        return self.runners[beams](**inputs)
+        decoder, inputs = ready
+        return decoder(**inputs)
 
     def rows(self, found, batch):
         return [_real(row) for row in found["output_ids"]]

@@ -6,6 +6,7 @@ import pytest
 
 from keras_seq2seq.decoding import generate
 from keras_seq2seq.export.litert import convert_search
+from keras_seq2seq.export.litert_runtime import LiteRTDecoder
 from keras_seq2seq.models import (
     ConvSeq2Seq,
     TransformerSeq2Seq,
@@ -130,3 +131,25 @@ def test_what_cannot_be_converted_is_named():
         convert_search(transformer(), quantization="int8", max_length=3, **OPTIONS)
     with pytest.raises(ValueError, match=r"cannot draw them yet.*temperature=0\.5"):
         convert_search(transformer(), max_length=3, temperature=0.5, **OPTIONS)
+
+
+def test_a_decoder_gives_the_parts_of_a_batch_in_order(litert):
+    keras.utils.set_random_seed(5)
+    model = transformer()
+    options = {**OPTIONS, "max_length": LIMIT, "min_length": 3}
+    expected = generate(model, SOURCES, **options)
+    content = convert_search(model, **options)
+    for workers, rows in ((1, 8), (2, 1), (3, 2)):
+        decoder = LiteRTDecoder(content, num_workers=workers, rows=rows)
+        check(decoder(SOURCES, LENGTHS), expected)
+    assert decoder(SOURCES[:0], LENGTHS[:0])["output_ids"].shape == (0, LIMIT)
+
+
+def test_a_decoder_names_what_is_wrong(litert, tmp_path):
+    content = convert_search(transformer(), max_length=3, **OPTIONS)
+    file = tmp_path / "model.tflite"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="num_workers=0"):
+        LiteRTDecoder(file, num_workers=0)
+    with pytest.raises(ValueError, match=r"shapes \(4, 5\) and \(3,\)"):
+        LiteRTDecoder(file)(SOURCES, LENGTHS[:3])
