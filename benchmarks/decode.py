@@ -32,6 +32,7 @@ OURS_INT8 = ("litert_int8",)
 GOALS = (
     ("float32 / CTranslate2", OURS_FLOAT32, "ctranslate2_float32", (1.2, 1.0)),
     ("int8 / CTranslate2 int8", OURS_INT8, "ctranslate2_int8", (1.8, 1.0)),
+    ("any / Marian", (*OURS_FLOAT32, *OURS_INT8), "marian", (3.0, 2.0)),
     ("float32 / Marian", OURS_FLOAT32, "marian", (3.0, 2.0)),
     ("graph / CTranslate2", ("graph",), "ctranslate2_float32", (0.8, 0.8)),
 )

@@ -5,10 +5,15 @@ call at a time, and keep no state. A compiled decoder meets a handful of shapes.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Batch(NamedTuple):
@@ -54,6 +59,38 @@ def inference_batches(
         height = min(height, 2 ** math.ceil(math.log2(len(rows))))
         yield Batch(rows, height, width)
         start += len(rows)
+
+
+def side_by_side(
+    function: Callable[[Item], Result], items: Iterable[Item], *, count: int = 2
+) -> Iterator[tuple[Item, Result]]:
+    """Apply a function to items, a few of them at once, and yield in order.
+
+    While one batch is decoded the next one is as well: a search has stretches that
+    keep only one core busy, which the other one fills.
+
+    Args:
+        function: What is done with each item, in a thread.
+        items: The items; no more than `count` are worked on ahead.
+        count: How many at once.
+
+    Yields:
+        Each item and what the function returned.
+    """
+    with ThreadPoolExecutor(count) as pool:
+        begun: deque = deque()
+        try:
+            for item in items:
+                begun.append((item, pool.submit(function, item)))
+                if len(begun) == count:
+                    first, result = begun.popleft()
+                    yield first, result.result()
+            while begun:
+                first, result = begun.popleft()
+                yield first, result.result()
+        finally:
+            for _, result in begun:
+                result.cancel()
 
 
 def round_up(length: int, *, most: int | None = None) -> int:

@@ -1,15 +1,22 @@
 """One call of `Translator.translate`: its settings, and what each text asks for."""
 
 import difflib
+import reprlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from keras_seq2seq.config import DecodingConfig
-from keras_seq2seq.decoding import SearchOptions, check_number
+from keras_seq2seq.decoding import (
+    SearchOptions,
+    check_number,
+    check_phrases_fit,
+    check_prefixes_fit,
+)
 from keras_seq2seq.tokenizers import PAD_ID, START_ID, UNK_ID
 
 # Settings that the search has under the same name.
@@ -106,12 +113,15 @@ def make_request(
     given = {name: value for name, value in overrides.items() if value is not None}
     _check_names(given)
     check_number("n_best", n_best, 1, whole=True)
+    if num_samples is not None:
+        check_number("mbr_samples", num_samples, 1, whole=True)
     if given.keys() & {"top_k", "top_p"} and not defaults.temperature:
         given.setdefault("temperature", 1.0)
     settings = defaults.model_copy(update=given)
     for name in ("batch_tokens", "max_length_offset"):
         check_number(name, getattr(settings, name), name == "batch_tokens", whole=True)
-    for name in ("max_length_ratio", "min_length_ratio", "length_reward_ratio"):
+    ratios = ("max_length_ratio", "min_length_ratio", "length_reward_ratio")
+    for name in (*ratios, "temperature"):
         check_number(name, getattr(settings, name), 0)
     check_number("min_length", settings.min_length, 0, whole=True)
     check_number("num_beams", settings.num_beams, 1, whole=True)
@@ -185,21 +195,24 @@ def row_seeds(seed: int | Sequence[int] | None, count: int, first: int = 0) -> A
         first: Place of the first.
 
     Raises:
-        ValueError: If there are not as many seeds as texts.
+        ValueError: If something else is given, or not as many as there are texts.
     """
     if seed is None:
         seed = secrets.randbits(32)
-    if isinstance(seed, int | np.integer):
-        places = np.arange(first, first + count, dtype="uint32")
-        # Far from each other, so that no text's seed is another's of the next call.
-        seeds = np.uint32(int(seed) % 2**32) + places * np.uint32(0x9E3779B9)
-        return seeds.astype("uint32").view("int32")
-    if len(seed) != count:
+    single = np.ndim(seed) == 0
+    given: list[Any] = [seed] if single else list(seed)  # type: ignore[arg-type]
+    whole = all(isinstance(s, Integral) and not isinstance(s, bool) for s in given)
+    if not whole or not (single or len(given) == count):
         raise ValueError(
             "`seed` must be one whole number, or one for each text. Received: "
-            f"{len(seed)} for {count} texts."
+            f"seed={reprlib.repr(seed)}, {len(given)} for {count} texts."
         )
-    return np.asarray([int(s) % 2**32 for s in seed], "uint32").view("int32")
+    if not single:
+        return np.asarray([int(s) % 2**32 for s in given], "uint32").view("int32")
+    places = np.arange(first, first + count, dtype="uint32")
+    # Far from each other, so that no text's seed is another's of the next call.
+    seeds = np.uint32(int(given[0]) % 2**32) + places * np.uint32(0x9E3779B9)
+    return seeds.astype("uint32").view("int32")
 
 
 def constraint_columns(
@@ -253,6 +266,43 @@ class PhraseEncoder:
         self._encode = encode
         self._space_id = space_id
 
+    def inputs(
+        self,
+        limits: Sequence[int],
+        *,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str | Sequence[str]]] | None = None,
+        banned: Sequence[Sequence[str]] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Returns ids of what is asked for each text, by the names of `SearchInputs`.
+
+        Args:
+            limits: Most tokens of the output for each text.
+            prefixes: As in `Translator.translate`.
+            required: As there.
+            banned: As there.
+
+        Raises:
+            TypeError: If a phrase stands where a list of phrases should.
+            ValueError: If there is not one entry for each text, a phrase cannot be
+                written, or what is asked does not fit into a limit.
+        """
+        asked = {"prefixes": prefixes, "required": required, "banned": banned}
+        for name, value in asked.items():
+            if value is not None:
+                _check_entries(name, value, len(limits))
+        found: dict[str, np.ndarray] = {}
+        room = np.asarray(limits)
+        if prefixes is not None:
+            found["prefix_ids"] = self.prefixes(prefixes)
+            check_prefixes_fit(room, found["prefix_ids"], name="prefixes")
+        if required is not None:
+            found["required_phrases"] = self.sets(required, "required")
+            check_phrases_fit(room, found["required_phrases"], found.get("prefix_ids"))
+        if banned is not None:
+            found["banned_phrases"] = self.phrases(banned, "banned")
+        return found
+
     def prefixes(self, texts: Sequence[str]) -> np.ndarray:
         """Returns ids of target prefixes, int32 `(B, P)`."""
         return _padded(self._encode(list(texts)), rank=2)
@@ -283,6 +333,15 @@ class PhraseEncoder:
                     f"{'has an unknown piece' if ids else 'has no piece'}."
                 )
         return found
+
+
+def _check_entries(name: str, value: Sequence[Any], count: int) -> None:
+    if isinstance(value, str) or len(value) != count:
+        found = f"{value!r}" if isinstance(value, str) else f"{len(value)}"
+        raise ValueError(
+            f"`{name}` must hold one entry for each text. Received: {found} for "
+            f"{count} texts."
+        )
 
 
 def _check_list(phrases: Any, name: str) -> None:

@@ -9,12 +9,17 @@ from typing import Any, overload
 import keras
 import numpy as np
 
-from keras_seq2seq.batches import Batch, inference_batches, pad_rows, round_up
+from keras_seq2seq.batches import (
+    Batch,
+    inference_batches,
+    pad_rows,
+    round_up,
+    side_by_side,
+)
 from keras_seq2seq.config import DecodingConfig, RunConfig
 from keras_seq2seq.decoding import (
     SearchResult,
     check_number,
-    check_phrases_fit,
     generate,
     stream,
 )
@@ -40,6 +45,9 @@ from keras_seq2seq.sentences import split_sentences
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
 Progress = Callable[[int], None]
+
+# More than any text needs.
+_NO_LIMIT = 2**30
 
 
 class Translator:
@@ -172,27 +180,31 @@ class Translator:
             return_token_scores=return_token_scores,
         )
         sources = self._encode_sources(texts)
-        inputs = self._inputs(len(sources), prefixes, required, banned)
-        if required is not None:
-            limits = [self._fit(request.limit(len(source.ids))) for source in sources]
-            check_phrases_fit(
-                np.asarray(limits),
-                inputs["required_phrases"],
-                inputs.get("prefix_ids"),
-            )
+        inputs = self._inputs(
+            [self._limit(request, source) for source in sources],
+            prefixes=prefixes,
+            required=required,
+            banned=banned,
+        )
+        seeds = row_seeds(seed, len(sources))
         if request.samples:
-            inputs["seeds"] = row_seeds(seed, len(sources))
+            inputs["seeds"] = seeds
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0)] for _ in sources]
         asked = [index for index, source in enumerate(sources) if source.ids]
         if progress is not None and len(asked) < len(sources):
             progress(len(sources) - len(asked))
-        for batch in inference_batches(
+        batches = inference_batches(
             [len(sources[index].ids) for index in asked],
             batch_tokens=request.settings.batch_tokens,
             max_width=self.model.max_positions,
-        ):
+        )
+
+        def search(batch: Batch) -> SearchResult:
             rows = [asked[i] for i in batch.rows]
-            result = self._search(request, sources, inputs, rows, batch)
+            return self._search(request, sources, inputs, rows, batch)
+
+        for batch, result in side_by_side(search, batches):
+            rows = [asked[i] for i in batch.rows]
             for row, index in enumerate(rows):
                 hypotheses = make_hypotheses(
                     result, row, sources[index], self.tokenizers
@@ -320,12 +332,15 @@ class Translator:
         (source,) = self._encode_sources([text])
         if not source.ids:
             return
+        limit = self._limit(request, source)
         inputs = self._inputs(
-            1, [prefix] if prefix else None, None, [banned] if banned else None
+            [limit],
+            prefixes=[prefix] if prefix else None,
+            banned=[banned] if banned else None,
         )
+        seeds = row_seeds(seed, 1)
         if request.samples:
-            inputs["seeds"] = row_seeds(seed, 1)
-        limit = self._fit(request.limit(len(source.ids)))
+            inputs["seeds"] = seeds
         width = round_up(len(source.ids), most=self.model.max_positions)
         ids: list[int] = []
         shown = ""
@@ -407,35 +422,14 @@ class Translator:
             targets.append(target)
         return perplexity(self.score(sources, targets, **options))
 
-    def _inputs(
-        self,
-        count: int,
-        prefixes: Sequence[str] | None,
-        required: Sequence[Sequence[str | Sequence[str]]] | None,
-        banned: Sequence[Sequence[str]] | None,
-    ) -> dict[str, np.ndarray]:
+    def _inputs(self, limits: Sequence[int], **asked: Any) -> dict[str, np.ndarray]:
         """Ids of what is asked for each text, by the names of `SearchInputs`."""
-        given = {"prefixes": prefixes, "required": required, "banned": banned}
-        for name, value in given.items():
-            if value is not None and (isinstance(value, str) or len(value) != count):
-                found = f"{value!r}" if isinstance(value, str) else f"{len(value)}"
-                raise ValueError(
-                    f"`{name}` must hold one entry for each text. Received: {found} "
-                    f"for {count} texts."
-                )
         tokenizer = self.tokenizers.target
         encoder = PhraseEncoder(
             lambda texts: tokenizer.encode(clean_texts(texts, "phrases")),
             tokenizer.word_start_id,
         )
-        inputs = {}
-        if prefixes is not None:
-            inputs["prefix_ids"] = encoder.prefixes(prefixes)
-        if required is not None:
-            inputs["required_phrases"] = encoder.sets(required, "required")
-        if banned is not None:
-            inputs["banned_phrases"] = encoder.phrases(banned, "banned")
-        return inputs
+        return encoder.inputs(limits, **asked)
 
     def _search(
         self,
@@ -447,16 +441,17 @@ class Translator:
     ) -> SearchResult:
         """Decode one batch, whose rows are filled up to its height."""
         lengths = [len(sources[row].ids) for row in rows]
-        limits = [self._fit(request.limit(length)) for length in lengths]
+        limits = [self._limit(request, sources[row]) for row in rows]
         own: dict[str, Any] = {n: value[list(rows)] for n, value in inputs.items()}
         own |= request.length_inputs(lengths)
-        # Rows that only fill the batch end after one token.
-        own["length_limits"] = np.maximum(np.asarray(limits, "int32"), 1)
+        own["length_limits"] = np.asarray(limits, "int32")
         filling = batch.height - len(rows)
         own = {
             name: np.pad(value, ((0, filling), *[(0, 0)] * (value.ndim - 1)))
             for name, value in own.items()
         }
+        # Rows that only fill the batch end after one token.
+        own["length_limits"] = np.maximum(own["length_limits"], 1)
         return generate(
             self.model,
             pad_rows([sources[i].ids for i in rows], batch.height, batch.width),
@@ -464,6 +459,10 @@ class Translator:
             **request.constants,
             **own,
         )
+
+    def _limit(self, request: Request, source: Source) -> int:
+        """The most tokens of a source's output; of a blank one, nothing is asked."""
+        return self._fit(request.limit(len(source.ids))) if source.ids else _NO_LIMIT
 
     def _fit(self, length: int) -> int:
         """Clamp a length to the model's table of positions, if it has one."""

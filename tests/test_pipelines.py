@@ -1,6 +1,7 @@
 """A model that copies its source makes every answer known beforehand."""
 
 import shutil
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,12 @@ import pytest
 from keras import ops
 from sacrebleu.metrics import CHRF
 
-from keras_seq2seq.batches import inference_batches, pad_rows, round_up
+from keras_seq2seq.batches import (
+    inference_batches,
+    pad_rows,
+    round_up,
+    side_by_side,
+)
 from keras_seq2seq.config import DecodingConfig
 from keras_seq2seq.corpora import Pair
 from keras_seq2seq.outputs import by_agreement, with_unknown_replaced
@@ -206,6 +212,14 @@ def test_progress_adds_up_to_the_number_of_texts(translator):
         ({"temperature": -1}, "`temperature` must be a finite number.*=-1"),
         ({"top_p": 2, "temperature": 1}, "`top_p` must lie between.*top_p=2"),
         ({"temperature": 1.0, "num_beams": 2}, "`num_beams` must be 1 where tokens"),
+        ({"mbr_samples": 0}, "`mbr_samples` must be a whole.*at least 1.*samples=0"),
+        ({"mbr_samples": -2}, "`mbr_samples` must be a whole number.*samples=-2"),
+        ({"mbr_samples": 1.5, "top_p": 0.9}, "`mbr_samples` must be.*samples=1.5"),
+        ({"temperature": "1"}, "`temperature` must be a finite number.*='1'"),
+        ({"diversity_penalty": -1}, "`diversity_penalty` must be a finite.*=-1"),
+        ({"seed": 1.5}, "`seed` must be one whole number.*seed=1.5"),
+        ({"seed": "7", "temperature": 1}, "`seed` must be one whole.*seed='7'"),
+        ({"seed": [True], "temperature": 1}, r"`seed` must.*seed=\[True\]"),
         ({"mbr_samples": 8}, "`mbr_samples` needs a `temperature`.*temperature=0"),
         ({"seed": [1, 2], "temperature": 1}, "one for each text.*2 for 1 texts"),
         ({"required": []}, "`required` must hold one entry for each text.*0 for 1"),
@@ -409,6 +423,13 @@ def test_constraints_go_line_by_line_beside_a_stream(soft):
 def test_phrases_that_do_not_fit_are_refused_with_the_text(soft):
     with pytest.raises(ValueError, match="source at index 1: 5 tokens.*where 4"):
         soft.translate(["b", "a"], required=[[], ["abcde"]], max_length=5)
+    with pytest.raises(ValueError, match="`prefixes` must fit.*index 1: 4 tokens.*3"):
+        soft.translate(["b", "a"], prefixes=["", "abc"], max_length=3)
+    with pytest.raises(ValueError, match="`prefixes` must fit.*index 0: 4 tokens.*3"):
+        list(soft.stream("b", prefix="abc", max_length=3))
+    # Of a blank text nothing is asked.
+    found = soft.translate(["b", ""], prefixes=["ab", "abc"], max_length=3)
+    assert [hypotheses[0].text for hypotheses in found] == ["ab", ""]
 
 
 def test_alternatives_begin_differently(soft):
@@ -535,3 +556,31 @@ def test_sentences_are_decoded_alone_and_put_together_again(translator, soft):
         list(
             soft.translate_lines(["a"], by_sentence=True, constraints=[{"prefix": "a"}])
         )
+
+
+def test_work_is_done_ahead_and_handed_over_in_order():
+    begun, both = [], threading.Barrier(2, timeout=30)
+
+    def work(item):
+        begun.append(item)
+        if item < 2:
+            both.wait()  # only two at once get through
+        return item * item
+
+    results = side_by_side(work, iter(range(5)))
+    assert next(results) == (0, 0)
+    assert sorted(begun)[:2] == [0, 1]
+    assert 4 not in begun
+    assert list(results) == [(1, 1), (2, 4), (3, 9), (4, 16)]
+
+
+def test_work_ahead_passes_errors_on_and_ends():
+    def work(item):
+        if item == 1:
+            raise ValueError("no such item: 1")
+        return item
+
+    results = side_by_side(work, range(4))
+    assert next(results) == (0, 0)
+    with pytest.raises(ValueError, match="no such item: 1"):
+        list(results)

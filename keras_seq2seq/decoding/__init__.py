@@ -7,7 +7,8 @@ TensorFlow graph, under XLA, under `jax.jit` and as LiteRT with equal results.
 """
 
 from keras_seq2seq.decoding.beam import beam_search
-from keras_seq2seq.decoding.generate import check_phrases_fit, generate
+from keras_seq2seq.decoding.checks import check_phrases_fit, check_prefixes_fit
+from keras_seq2seq.decoding.generate import generate
 from keras_seq2seq.decoding.greedy import greedy_search, sample
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, check_number
 from keras_seq2seq.decoding.sampling import uniform_noise
@@ -27,6 +28,7 @@ __all__ = [
     "beam_search",
     "check_number",
     "check_phrases_fit",
+    "check_prefixes_fit",
     "coverage_score",
     "generate",
     "greedy_search",

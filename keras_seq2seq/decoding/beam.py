@@ -57,8 +57,9 @@ def beam_search(
     END among the first `num_beams` are finished, and the best `num_beams` others
     live on. A source is done when no living beam could still beat its `n_best`
     finished hypotheses, which changes nothing in the result, or at its limit. What
-    is unfinished at the limit is returned only where nothing finished. Each source
-    is searched by itself: its result does not depend on the rest of the batch.
+    is unfinished at the limit is returned only where nothing of the source finished;
+    of `alternatives`, each by itself. Each source is searched by itself: its result
+    does not depend on the rest of the batch.
 
     One beam is greedy search, and with a `temperature` tokens are drawn, as by
     `sample`.

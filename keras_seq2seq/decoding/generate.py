@@ -8,26 +8,15 @@ import numpy as np
 
 from keras_seq2seq.buffers import filled_by
 from keras_seq2seq.decoding.beam import search
+from keras_seq2seq.decoding.checks import checked_inputs, checked_sources
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.programs import program
 from keras_seq2seq.decoding.search import SearchResult
 
-__all__ = ["check_phrases_fit", "generate"]
+__all__ = ["generate"]
 
 # Buffers and caches shorter than this are not worth a program of their own.
 _SHORTEST_BUFFER = 16
-
-# Axes of each input, the batch among them.
-_RANKS = {
-    "length_limits": 1,
-    "min_lengths": 1,
-    "reward_lengths": 1,
-    "prefix_ids": 2,
-    "banned_phrases": 3,
-    "required_phrases": 4,
-    "seeds": 1,
-    "noise": 3,
-}
 
 
 def generate(
@@ -45,7 +34,8 @@ def generate(
     Args:
         model: A model of the four-call contract (`encode`, `initial_state`, `step`,
             `repeat_state`, `select_state`).
-        source_ids: Sources, padded with PAD, int `(B, S)`.
+        source_ids: Sources, padded with PAD, int `(B, S)`, or `(B, U, S)` for a model
+            that reads turns.
         jit_compile: On the TensorFlow backend, whether to compile with XLA, which
             takes seconds for every new shape. JAX always does.
         **options: Fields of `SearchOptions` and `SearchInputs`. `max_length` must be
@@ -56,9 +46,10 @@ def generate(
 
     Raises:
         TypeError: If there is no such option.
-        ValueError: If a source is longer than the model's positions, the shapes do
-            not fit, the phrases that are required do not fit into a limit, or the
-            options contradict each other.
+        ValueError: If a source is longer than the model's positions, an array has
+            another shape than it should or holds numbers out of range, the prefix or
+            the phrases that are required do not fit into a limit, or the options
+            contradict each other.
     """
     source_ids, constants, tensors, missing = prepared(model, source_ids, options)
 
@@ -90,7 +81,8 @@ def prepared(
 
     Args:
         model: A model of the four-call contract.
-        source_ids: Sources, padded with PAD, int `(B, S)`.
+        source_ids: Sources, padded with PAD, int `(B, S)`, or `(B, U, S)` for a model
+            that reads turns.
         options: Fields of `SearchOptions` and `SearchInputs`.
 
     Returns:
@@ -100,84 +92,26 @@ def prepared(
 
     Raises:
         TypeError: If there is no such option.
-        ValueError: If the shapes do not fit, or the options contradict each other.
+        ValueError: As `generate`.
     """
-    source_ids = np.asarray(source_ids, dtype="int32")
     constants, inputs = split_options(options)
+    source_ids = checked_sources(model, source_ids)
     max_length = constants.max_length
     max_positions = getattr(model, "max_positions", None)
     if max_positions is not None:
-        _check_source_length(source_ids, max_positions)
         max_length = min(max_length, max_positions)
-    tensors = _checked(inputs, len(source_ids), max_length)
+    tensors = checked_inputs(
+        inputs,
+        batch=len(source_ids),
+        max_length=max_length,
+        pad_id=constants.pad_id,
+        vocabulary_size=getattr(model, "target_vocabulary_size", None),
+    )
     buffer_length = _buffer_length(
         tensors["length_limits"], constants.min_length, max_length
     )
     constants = replace(constants, max_length=buffer_length)
     return source_ids, constants, tensors, max_length - buffer_length
-
-
-def _check_source_length(source_ids: np.ndarray, max_positions: int) -> None:
-    if source_ids.shape[-1] > max_positions:
-        raise ValueError(
-            "`source_ids` must not be longer than the model's `max_positions`. "
-            f"Received: {source_ids.shape[-1]} tokens, max_positions={max_positions}. "
-            "Cut the sources, or build the model with more positions."
-        )
-
-
-def _checked(
-    inputs: SearchInputs, batch: int, max_length: int
-) -> dict[str, np.ndarray]:
-    """The tensors that were given, with the limit of every row."""
-    tensors = {}
-    for name, value in inputs._asdict().items():
-        if value is None:
-            continue
-        dtype = "float32" if name == "noise" else "int32"
-        tensors[name] = np.asarray(value, dtype=dtype)
-        rank = _RANKS[name]
-        if tensors[name].ndim != rank or len(tensors[name]) != batch:
-            raise ValueError(
-                f"`{name}` must have {rank} axes, the first with one entry for each "
-                f"row of `source_ids`. Received: shape {tensors[name].shape} for "
-                f"{batch} rows."
-            )
-    limits = tensors.get("length_limits", np.full((batch,), max_length, "int32"))
-    tensors["length_limits"] = np.clip(limits, 1, max_length)
-    if inputs.required_phrases is not None:
-        check_phrases_fit(
-            tensors["length_limits"],
-            tensors["required_phrases"],
-            tensors.get("prefix_ids"),
-        )
-    return tensors
-
-
-def check_phrases_fit(
-    limits: np.ndarray, required_phrases: np.ndarray, prefix_ids: np.ndarray | None
-) -> None:
-    """Refuses required phrases that a limit leaves no room for.
-
-    Args:
-        limits: Most tokens of each source's hypotheses, END included, `(B,)`.
-        required_phrases: `(B, C, A, P)`.
-        prefix_ids: `(B, P)`, or None.
-
-    Raises:
-        ValueError: With the first source, what it needs and what there is.
-    """
-    lengths = (required_phrases != 0).sum(axis=-1)  # (B, C, A)
-    shortest = np.where(lengths > 0, lengths, lengths.max(axis=-1, keepdims=True))
-    needed = shortest.min(axis=-1, initial=2**30).sum(axis=-1, initial=0)
-    given = 0 if prefix_ids is None else (prefix_ids != 0).sum(axis=-1)
-    room = np.maximum(limits - 1 - given, 0)
-    for row in np.flatnonzero(needed > room)[:1]:
-        raise ValueError(
-            "What is required must fit into the length limit. Received for the source "
-            f"at index {row}: {needed[row]} tokens of phrases where {room[row]} can be "
-            "written before END. Raise the limit, or ask for less."
-        )
 
 
 def _buffer_length(limits: np.ndarray, min_length: int, max_length: int) -> int:

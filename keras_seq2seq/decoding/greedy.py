@@ -34,7 +34,7 @@ def greedy_search(step: Step, memory: Any, state: Any, **options: Any) -> Search
 
     A row that has ended writes PAD and keeps its score; the loop ends when all
     rows have. A row whose logits turn NaN, or that no token is allowed in, stops
-    there, unfinished.
+    there, unfinished; before its first token it counts as not found.
 
     Args:
         step: `step(token_ids, memory, state)` returning the next token's logits
@@ -200,9 +200,21 @@ def _by_row(
                     "seeds=None."
                 )
             noise = uniform_noise(inputs.seeds, options.n_best, options.max_length)
+        _check_noise(noise, options)
+        noise = noise[:, :, : options.max_length]
         noise = ops.reshape(noise, (batch * options.n_best, options.max_length))
     inputs = inputs._replace(noise=None, seeds=None)
     return SearchInputs(*repeat_rows(tuple(inputs), options.n_best)), noise
+
+
+def _check_noise(noise: Any, options: SearchOptions) -> None:
+    shape = tuple(noise.shape[1:])
+    if len(shape) != 2 or shape[0] != options.n_best or shape[1] < options.max_length:
+        raise ValueError(
+            "`noise` must hold for each of `n_best` samples a number for each token, "
+            f"(B, N, L). Received: shape {shape} for each source, "
+            f"n_best={options.n_best}, and up to {options.max_length} tokens."
+        )
 
 
 def _chooser(
@@ -248,11 +260,12 @@ def _result(carry: dict, copies: int, options: SearchOptions) -> SearchResult:
     penalty = length_penalty(
         carry["lengths"], options.length_penalty, base=options.length_penalty_base
     )
+    written = carry["lengths"] > 0
     found = {
         "ids": carry["ids"],
         "lengths": carry["lengths"],
-        "scores": carry["log_probs"] / penalty,
-        "log_probs": carry["log_probs"],
+        "scores": ops.where(written, carry["log_probs"] / penalty, IMPOSSIBLE),
+        "log_probs": ops.where(written, carry["log_probs"], IMPOSSIBLE),
         "finished": carry["finished"],
         "attention": carry.get("attention"),
         "token_log_probs": carry.get("token_log_probs"),

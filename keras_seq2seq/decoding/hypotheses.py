@@ -12,7 +12,12 @@ from keras import ops
 from keras_seq2seq.buffers import write_at
 from keras_seq2seq.decoding.options import SearchOptions
 from keras_seq2seq.decoding.scoring import length_penalty
-from keras_seq2seq.decoding.search import IMPOSSIBLE, POSSIBLE_ABOVE, SearchResult
+from keras_seq2seq.decoding.search import (
+    IMPOSSIBLE,
+    POSSIBLE_ABOVE,
+    SearchResult,
+    repeat_rows,
+)
 
 
 class Ranking:
@@ -182,11 +187,14 @@ def _or_cut(
 ) -> tuple[Any, Any, Any, Any]:
     """Scores, log-probabilities, tokens before END and last beams, each `(P, M)`.
 
-    The living hypotheses where none has ended.
+    The living hypotheses where none of the source, or of the alternative, has ended.
     """
-    nothing = ops.logical_not(ops.any(finished, axis=1, keepdims=True))  # (P, 1)
+    groups = ranking.options.num_groups
+    together = ops.reshape(finished, (-1, groups * finished.shape[1]))
+    nothing = repeat_rows(ops.logical_not(ops.any(together, axis=1)), groups)
+    nothing = ops.expand_dims(nothing, axis=1)  # (P, 1)
     lengths = ops.expand_dims(carry["alive_lengths"], axis=1)
-    possible = carry["ranking"] > POSSIBLE_ABOVE
+    possible = ops.logical_and(carry["ranking"] > POSSIBLE_ABOVE, lengths > 0)
     alive = ops.where(
         possible, ranking.scores(carry["ranking"], lengths, coverage), IMPOSSIBLE
     )

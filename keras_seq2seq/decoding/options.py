@@ -43,13 +43,16 @@ class SearchOptions:
             hypotheses have ended as there are beams, which is faster and may lose a
             better one.
         num_groups: Groups of beams that differ from each other (diverse beam
-            search); must divide `num_beams`.
+            search); must divide `num_beams`. What is unfinished at the limit is
+            returned only where no group of the source has finished anything.
         diversity_penalty: Log-probability taken, in the choice of a step, from a
             token for each earlier group's beam that took it; at least 0.
         alternatives: Whether the beams take different tokens at the first position
-            after the prefix, and go on from there greedily, each by itself.
+            after the prefix, and go on from there greedily. Each is a search of its
+            own, and returned whether it has finished or not.
         temperature: 0 to search; above 0 tokens are drawn, from the distribution of
-            the logits divided by it.
+            the logits divided by it. What is too small for a float32 counts as the
+            smallest one.
         top_k: Number of likeliest tokens to draw from; 0 for all.
         top_p: Of those, the fewest likeliest whose probabilities add up to it.
         repetition_penalty: Above 0. What a logit above 0 is divided by, and one below
@@ -59,7 +62,8 @@ class SearchOptions:
         start_id: Token that the first step is fed.
         end_id: Token that ends a hypothesis.
         pad_id: Token written after the end.
-        banned_ids: Tokens that are never written, but where a prefix says so.
+        banned_ids: Tokens that are never written, but where a prefix says so; a
+            collection of whole numbers.
         return_attention: Whether to return the attention over the source.
         return_token_scores: Whether to return each token's log-probability.
 
@@ -97,7 +101,7 @@ class SearchOptions:
     return_token_scores: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "banned_ids", tuple(self.banned_ids))
+        self._check_banned_ids()
         for name, least in _LEAST_COUNTS.items():
             check_number(name, getattr(self, name), least, whole=True)
         for name in _NOT_NEGATIVE:
@@ -116,6 +120,20 @@ class SearchOptions:
         """Whether a step needs the tokens written before."""
         return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0
 
+    def _check_banned_ids(self) -> None:
+        try:
+            banned_ids: tuple[int, ...] | None = tuple(self.banned_ids)
+        except TypeError:  # nothing that could be listed
+            banned_ids = None
+        if banned_ids is None or not all(
+            _is_number(banned_id, Integral) for banned_id in banned_ids
+        ):
+            raise ValueError(
+                "`banned_ids` must be a collection of whole numbers. Received: "
+                f"banned_ids={self.banned_ids!r}. Put a single id in a list."
+            )
+        object.__setattr__(self, "banned_ids", banned_ids)
+
     def _check_lengths(self) -> None:
         if self.min_length >= self.max_length:
             raise ValueError(
@@ -130,14 +148,15 @@ class SearchOptions:
             )
 
     def _check_choice(self) -> None:
-        if not 0 <= self.top_p <= 1:
+        if not _is_number(self.top_p, Real) or not 0 <= self.top_p <= 1:
             raise ValueError(
-                f"`top_p` must lie between 0 and 1. Received: top_p={self.top_p}."
+                f"`top_p` must lie between 0 and 1. Received: top_p={self.top_p!r}."
             )
-        if not 0 < self.repetition_penalty < math.inf:
+        penalty = self.repetition_penalty
+        if not _is_number(penalty, Real) or not 0 < penalty < math.inf:
             raise ValueError(
-                "`repetition_penalty` must be above 0, and finite; 1 is none. "
-                f"Received: repetition_penalty={self.repetition_penalty}."
+                "`repetition_penalty` must be a number above 0, and finite; 1 is none. "
+                f"Received: repetition_penalty={penalty!r}."
             )
         if self.stop not in ("exact", "count"):
             raise ValueError(
@@ -172,19 +191,20 @@ class SearchInputs(NamedTuple):
     """Tensors of a search, one row for each source; None for what is not asked.
 
     Attributes:
-        length_limits: Most tokens of each source's hypotheses, END included, int32
-            `(B,)`; None for `max_length`.
+        length_limits: Most tokens of each source's hypotheses, END included, at least
+            1, int32 `(B,)`; None for `max_length`.
         min_lengths: Fewest tokens before END, int32 `(B,)`, beside `min_length`.
         reward_lengths: Most tokens that `length_reward` is given for, `(B,)`.
         prefix_ids: Tokens that each hypothesis starts with, int32 `(B, P)`; PAD after
-            the last.
+            the last. At most as many as the limit.
         banned_phrases: Sequences of tokens that are never written, int32
             `(B, C, P)`; PAD after the last token.
         required_phrases: What must be written: of each of C sets one of its A
             sequences, int32 `(B, C, A, P)`; PAD after the last token, sequences and
             sets of nothing but PAD ask for nothing.
         seeds: What the samples of each source are drawn by, int32 `(B,)`.
-        noise: Numbers from 0 to 1 in place of seeds, float32 `(B, N, L)`.
+        noise: Numbers from 0 to 1 in place of seeds, float32 `(B, N, L)`, for each
+            of `n_best` samples at least `max_length`.
     """
 
     length_limits: Any = None
@@ -205,12 +225,16 @@ _LEAST_COUNTS = {
     "num_groups": 1,
     "top_k": 0,
     "no_repeat_ngram_size": 0,
+    "start_id": 0,
+    "end_id": 0,
+    "pad_id": 0,
 }
 _NOT_NEGATIVE = (
     "length_penalty",
     "length_penalty_base",
     "coverage_penalty",
     "length_reward",
+    "diversity_penalty",
     "temperature",
 )
 
@@ -228,11 +252,16 @@ def check_number(name: str, value: Any, least: int, *, whole: bool = False) -> N
         ValueError: With name, range and value.
     """
     kind = "a whole number of" if whole else "a finite number of"
-    valid = isinstance(value, Integral if whole else Real)
-    if isinstance(value, bool) or not valid or not least <= value < math.inf:
+    valid = _is_number(value, Integral if whole else Real)
+    if not valid or not least <= value < math.inf:
         raise ValueError(
             f"`{name}` must be {kind} at least {least}. Received: {name}={value!r}."
         )
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    """Whether a value is a number of a kind, and not a truth value."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def split_options(options: dict[str, Any]) -> tuple[SearchOptions, SearchInputs]:

@@ -1,6 +1,7 @@
 """Functions of a model compiled by the backend in use, on the weights as they are."""
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import keras
 
 # Programs hold their model weakly too: a value that held its key would keep it alive.
 _programs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_one_at_a_time = threading.Lock()
 
 
 def program(
@@ -39,21 +41,26 @@ def program(
     Raises:
         ValueError: If the backend is neither TensorFlow nor JAX.
     """
-    programs = _programs.setdefault(model, {})
-    if key in programs:
+    with _one_at_a_time:
+        programs = _programs.setdefault(model, {})
+        if key not in programs:
+            programs[key] = _compiled(model, function, signature, jit_compile)
         return programs[key]
+
+
+def _compiled(
+    model: Any, function: Callable, signature: Any, jit_compile: bool
+) -> Callable:
+    """The function, to be traced by the backend in use when it is called."""
     reference = weakref.ref(model)
     if keras.backend.backend() == "tensorflow":
-        compiled = _by_tensorflow(function, reference, signature, jit_compile)
-    elif keras.backend.backend() == "jax":
-        compiled = _by_jax(function, reference)
-    else:
-        raise ValueError(
-            "Decoding is compiled on the TensorFlow and JAX backends. Received: "
-            f"KERAS_BACKEND={keras.backend.backend()}."
-        )
-    programs[key] = compiled
-    return compiled
+        return _by_tensorflow(function, reference, signature, jit_compile)
+    if keras.backend.backend() == "jax":
+        return _by_jax(function, reference)
+    raise ValueError(
+        "Decoding is compiled on the TensorFlow and JAX backends. Received: "
+        f"KERAS_BACKEND={keras.backend.backend()}."
+    )
 
 
 def _by_tensorflow(

@@ -18,6 +18,8 @@ __all__ = ["uniform_noise"]
 
 # Sums of probabilities are as exact as this.
 _ROUNDING = 1e-6
+# Dividing by a float32 smaller than this is dividing by 0.
+_LEAST_TEMPERATURE = 2.0**-126
 
 
 def draw(
@@ -68,7 +70,8 @@ def draw(
 def _weights(logits: Any, options: SearchOptions) -> Any:
     """Probabilities, not normalised, after temperature and top-p, `(R, K)`."""
     largest = ops.max(logits, axis=1, keepdims=True)
-    weights = ops.exp((logits - largest) / options.temperature)
+    temperature = max(options.temperature, _LEAST_TEMPERATURE)
+    weights = ops.exp((logits - largest) / temperature)
     weights = ops.where(logits > POSSIBLE_ABOVE, weights, 0.0)
     if options.top_p == 1:
         return weights

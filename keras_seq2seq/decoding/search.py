@@ -21,7 +21,9 @@ class SearchResult(NamedTuple):
     """Hypotheses of a search, best first, `N` of each of the `B` sources.
 
     A search may find fewer than `N` hypotheses: the slots left over have length
-    0, `finished` False, nothing but PAD, and a score of -1e9.
+    0, `finished` False, nothing but PAD, and a score and log-probability of -1e9. So
+    has a hypothesis that stopped before its first token, for want of an allowed one
+    or of a distribution.
 
     Attributes:
         ids: Tokens written, without START, with END where it was reached and PAD

@@ -35,7 +35,8 @@ def stream(model: Any, source_ids: Any, **options: Any) -> Iterator[StreamStep]:
 
     Args:
         model: A model of the four-call contract.
-        source_ids: Sources, padded with PAD, int `(B, S)`.
+        source_ids: Sources, padded with PAD, int `(B, S)`, or `(B, U, S)` for a model
+            that reads turns.
         **options: Fields of `SearchOptions` and `SearchInputs`; `num_beams` must be 1.
 
     Yields:

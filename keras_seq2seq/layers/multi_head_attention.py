@@ -6,6 +6,8 @@ position with cached keys and values, for decoding; both run the same weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
@@ -227,7 +229,8 @@ class SelfAttention(_Attention):
         """
         query, keys, values = self._project_step(x, index, num_rows)
         # A window's cache is a ring: the newest position replaces the one that left.
-        write, slot = append, index
+        write: Callable = append
+        slot = index
         if self.window is not None:
             write, slot = write_at, index % (cache["keys"].shape[2] // num_rows)
         keys = write(cache["keys"], slot, keys, axis=2)

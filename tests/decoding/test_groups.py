@@ -39,15 +39,19 @@ def test_groups_without_a_penalty_are_equal_searches():
 
 
 def test_the_first_group_is_a_search_of_its_own_and_others_differ():
-    model = HistoryModel(vocabulary_size=9)
+    model = HistoryModel(vocabulary_size=9, seed=6)
     alone = search(model, num_beams=2)
     grouped = search(model, num_beams=6, num_groups=3, n_best=3, diversity_penalty=50.0)
+    counts = []
     for row in range(3):
         found = hypotheses(grouped, row)
-        assert len(set(map(tuple, found))) == 3
         assert hypotheses(alone, row)[0] in found
         # No two groups write the same at any place, as long as there is a choice.
-        assert len({tokens[0] for tokens in found}) == 3
+        assert len({tokens[0] for tokens in found}) == len(found)
+        # A group that has no end is left out where others have one.
+        assert {tokens[-1] for tokens in found} == {END}
+        counts.append(len(found))
+    assert counts == [3, 3, 2]
 
 
 def test_groups_equal_a_plain_loop_over_them():
