@@ -146,7 +146,7 @@ ALLOWED = {
         "optimizers",
         "forecaster",
     },
-    "export": {"pipelines", "requests", "tokenizers", "decoding", "corpora"},
+    "export": {"buffers", "pipelines", "requests", "tokenizers", "decoding", "corpora"},
 }
 # The command line: may import every module, all but each other inside functions only.
 FRONT = {

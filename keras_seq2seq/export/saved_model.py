@@ -32,6 +32,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_seq2seq.buffers import filled_by
 from keras_seq2seq.decoding import beam_search
 from keras_seq2seq.export.graph_tokenizer import GraphTokenizer
 from keras_seq2seq.export.operations import Graph
@@ -180,8 +181,6 @@ class _GraphSearch:
     def decode_ids(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
         """Translates ids `(B, S)`, of which `lengths` `(B,)` of each row count."""
         source_ids, lengths = self._real_ids(ids, lengths)
-        memory = self.model.encode(source_ids, training=False)
-        state = self.model.initial_state(memory, self.max_length)
         limits = tf.gather(
             tf.constant(self.limits, tf.int32),
             tf.minimum(lengths, len(self.limits) - 1),
@@ -193,17 +192,19 @@ class _GraphSearch:
             for name, ratio in self.ratios.items()
             if ratio
         }
-        result = beam_search(
-            self.model.step,
-            memory,
-            state,
-            max_length=self.max_length,
-            length_limits=limits,
-            repeat_state=self.model.repeat_state,
-            select_state=self.model.select_state,
-            **self.request.constants,
-            **follows,
-        )
+        with filled_by("grow"):
+            memory = self.model.encode(source_ids, training=False)
+            result = beam_search(
+                self.model.step,
+                memory,
+                self.model.initial_state(memory, self.max_length),
+                max_length=self.max_length,
+                length_limits=limits,
+                repeat_state=self.model.repeat_state,
+                select_state=self.model.select_state,
+                **self.request.constants,
+                **follows,
+            )
         blank = tf.logical_or(
             lengths <= 0, tf.logical_and(lengths == 1, source_ids[:, 0] == END_ID)
         )
