@@ -21,8 +21,6 @@ probability of what is banned among the rest: UNK, and at first END, unless it i
 `min_decoding_length=0`.
 """
 
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_seq2seq.export.folders import written_whole
 from keras_seq2seq.pipelines import Translator
 from keras_seq2seq.tokenizers import END_ID, START_ID, UNK_ID, Tokenizer
 
@@ -85,15 +84,11 @@ def export_ctranslate2(
     spec.optimize(quantization=quantization)
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir()
-        spec.save(str(temporary))
-        tokenizers.save(temporary / "tokenizer")
-        return _publish(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with written_whole(path) as folder:
+        folder.mkdir()
+        spec.save(str(folder))
+        tokenizers.save(folder / "tokenizer")
+    return path
 
 
 def transformer_spec(
@@ -248,20 +243,3 @@ def _position_table(positions: Any, dim: int) -> np.ndarray:
 
 def _pieces(tokenizer: Tokenizer) -> list[str]:
     return tokenizer.pieces(range(tokenizer.vocabulary_size))
-
-
-def _publish(temporary: Path, final: Path) -> Path:
-    """Renames the complete folder to its name, replacing an earlier one."""
-    replaced = None
-    if final.exists():
-        replaced = final.with_name(f"{final.name}.replaced-{os.getpid()}")
-        final.rename(replaced)
-    try:
-        temporary.rename(final)
-    except OSError:
-        if replaced is not None:
-            replaced.rename(final)
-        raise
-    if replaced is not None:
-        shutil.rmtree(replaced)
-    return final

@@ -23,9 +23,7 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ import tensorflow as tf
 
 from keras_seq2seq.buffers import filled_by
 from keras_seq2seq.decoding import beam_search
+from keras_seq2seq.export.folders import written_whole
 from keras_seq2seq.export.graph_tokenizer import GraphTokenizer
 from keras_seq2seq.export.operations import Graph
 from keras_seq2seq.pipelines import Translator, load
@@ -102,15 +101,12 @@ def export_saved_model(
     search = _GraphSearch(translator, num_beams, length_penalty, max_length)
 
     path.mkdir(parents=True, exist_ok=True)
-    temporary = path / f"writing-{version}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        _write_graph(search, translator, temporary)
-        translator.tokenizers.save(temporary / "tokenizer")
-        _write_manifest(search, translator, temporary)
-        return _publish(temporary, path / str(version))
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    final = path / str(version)
+    with written_whole(final) as folder:
+        _write_graph(search, translator, folder)
+        translator.tokenizers.save(folder / "tokenizer")
+        _write_manifest(search, translator, folder)
+    return final
 
 
 def as_translator(run_or_translator: str | Path | Translator) -> Translator:
@@ -411,20 +407,3 @@ def _at_least(name: str, value: int, least: int) -> int:
             f"`{name}` must be a whole number of at least {least}. Received: {value!r}."
         )
     return value
-
-
-def _publish(temporary: Path, final: Path) -> Path:
-    """Renames the complete folder to its number, replacing an earlier one."""
-    replaced = None
-    if final.exists():
-        replaced = final.with_name(f"replaced-{final.name}-{os.getpid()}")
-        final.rename(replaced)
-    try:
-        temporary.rename(final)
-    except OSError:
-        if replaced is not None:
-            replaced.rename(final)
-        raise
-    if replaced is not None:
-        shutil.rmtree(replaced)
-    return final
