@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seq2seq.buffers import write_at
+from keras_seq2seq.buffers import append, empty_cache, filled_by, grows, write_at
 
 
 def written(buffer, index, values, axis):
@@ -69,3 +69,33 @@ def test_one_graph_serves_every_batch_length_and_position(dtype):
     # What stock TF Serving refuses.
     names = {op.type for op in graph.get_concrete_function().graph.get_operations()}
     assert not [name for name in names if name.startswith("Xla")]
+
+
+@pytest.mark.parametrize("way", ["blend", "slice", "grow"])
+def test_caches_hold_what_was_appended_in_every_way(way):
+    """Positions of two entries, as of two hypotheses that share a cache."""
+    import tensorflow as tf
+
+    values = np.arange(3 * 2 * 2 * 4, dtype="float32").reshape(3, 2, 2, 4)
+
+    def fill(values):
+        with filled_by(way):
+            cache = empty_cache((ops.shape(values)[1], 6, 4), axis=1, dtype="float32")
+            for index in range(3):
+                cache = append(cache, index, values[index], axis=1)
+            assert grows() == (way == "grow")
+            return cache
+
+    spec = tf.TensorSpec((3, None, 2, 4), tf.float32)
+    compiled = tf.function(fill, input_signature=[spec], jit_compile=way == "slice")
+    expected = np.concatenate(list(values), axis=1)
+    np.testing.assert_array_equal(compiled(values), expected)
+    assert not grows()
+
+
+def test_an_unknown_way_is_named():
+    with (
+        pytest.raises(ValueError, match='"grow" or "blend". Received: way=\'copy\''),
+        filled_by("copy"),
+    ):
+        pass

@@ -276,7 +276,7 @@ class TransformerSeq2Seq(Seq2Seq):
         Returns:
             `memory`: `mask` `(B, S)`, the encoder's `values` `(B, S, D)`, and for
             each decoder layer the `keys` and `values` of its cross-attention,
-            `(B, H, S, K)`.
+            `(B, H, S, K)`; where caches grow also the tied `output_kernel` `(D, V)`.
         """
         mask = padding_mask(source_ids)
         attention_mask = ops.expand_dims(ops.expand_dims(mask, 1), 1)

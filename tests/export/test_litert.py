@@ -1,5 +1,7 @@
 """The search as LiteRT runs it, against the search in Python."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -156,3 +158,22 @@ def test_a_decoder_names_what_is_wrong(litert, tmp_path):
         LiteRTDecoder(file, num_workers=0)
     with pytest.raises(ValueError, match=r"shapes \(4, 5\) and \(3,\)"):
         LiteRTDecoder(file)(SOURCES, LENGTHS[:3])
+
+
+def test_a_file_of_something_else_is_refused(litert):
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec((1,), tf.float32)])
+    def double(x):
+        return 2 * x
+
+    concrete = double.get_concrete_function()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], double)
+    with pytest.raises(ValueError, match="must have the signature 'decode_ids'"):
+        LiteRTDecoder(converter.convert())
+
+
+def test_missing_litert_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with pytest.raises(ImportError, match=r"keras-seq2seq\[litert\]"):
+        LiteRTDecoder(b"")
