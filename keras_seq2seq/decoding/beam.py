@@ -22,6 +22,7 @@ from keras_seq2seq.decoding.continuations import (
 )
 from keras_seq2seq.decoding.greedy import write_rows
 from keras_seq2seq.decoding.hypotheses import Ended, Ranking, read_back, write_step
+from keras_seq2seq.decoding.loop import Arrangement, run_loop
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.scoring import coverage_score
 from keras_seq2seq.decoding.search import (
@@ -49,6 +50,7 @@ def beam_search(
     *,
     repeat_state: Callable[[Any, int], Any] | None = None,
     select_state: Callable[[Any, Any], Any] | None = None,
+    select_memory: Callable[[Any, Any], Any] | None = None,
     **options: Any,
 ) -> SearchResult:
     """Finds the hypotheses that rank highest, as `SearchOptions` says.
@@ -74,6 +76,8 @@ def beam_search(
             every tensor on axis 0.
         select_state: `select_state(state, rows)` picking the surviving rows, int32
             `(B*N,)`; None gathers every tensor on axis 0.
+        select_memory: `select_memory(memory, sources)` picking sources, int32
+            `(A,)`; None gathers every tensor on axis 0.
         **options: Fields of `SearchOptions` and `SearchInputs`; `max_length` must be
             given.
 
@@ -97,8 +101,12 @@ def beam_search(
             f"repeat_state={repeat_state}, select_state={select_state}. "
             "Pass both or neither."
         )
-    beams = (repeat_state or repeat_rows, select_state or gather_rows)
-    return search(step, memory, state, constants, inputs, *beams)
+    arrangement = Arrangement(
+        repeat_state or repeat_rows,
+        select_state or gather_rows,
+        select_memory or gather_rows,
+    )
+    return search(step, memory, state, constants, inputs, arrangement)
 
 
 def search(
@@ -107,29 +115,22 @@ def search(
     state: Any,
     options: SearchOptions,
     inputs: SearchInputs,
-    repeat_state: Callable[[Any, int], Any],
-    select_state: Callable[[Any, Any], Any],
+    arrangement: Arrangement,
 ) -> SearchResult:
     """`beam_search` with its options in two parts."""
     if options.num_beams == 1:
-        return write_rows(step, memory, state, options, inputs)
-    beams = _Beams(options, inputs, memory, batch_size(memory, state))
-    state = repeat_state(state, options.num_beams)
-
-    def unfinished(carry: dict) -> Any:
-        return ops.logical_and(
-            carry["position"] < options.max_length,
-            ops.logical_not(ops.all(carry["done"])),
+        return write_rows(
+            step, memory, state, options, inputs, arrangement.select_memory
         )
 
-    def advance(carry: dict) -> tuple[dict]:
-        logits, state, attention = step(carry["token_ids"], memory, carry["state"])
-        new, rows = beams.advance(carry, logits, attention)
-        return ({**new, "state": select_state(state, rows)},)
+    def writer(inputs: SearchInputs, memory: Any, batch: Any) -> _Beams:
+        return _Beams(options, inputs, memory, batch, arrangement)
 
-    start = beams.initial_carry() | {"state": state}
-    (carry,) = ops.while_loop(unfinished, advance, (start,))
-    return beams.result(carry)
+    inputs = as_tensors(inputs)
+    carry = run_loop(
+        writer, step, memory, state, options, inputs, arrangement.select_memory
+    )
+    return writer(inputs, memory, batch_size(memory, state)).result(carry)
 
 
 class _Beams:
@@ -140,10 +141,15 @@ class _Beams:
     """
 
     def __init__(
-        self, options: SearchOptions, inputs: SearchInputs, memory: Any, batch: Any
+        self,
+        options: SearchOptions,
+        inputs: SearchInputs,
+        memory: Any,
+        batch: Any,
+        arrangement: Arrangement,
     ) -> None:
-        inputs = as_tensors(inputs)
         self.options = options
+        self.arrangement = arrangement
         self.batch = batch
         self.groups = options.num_beams if options.alternatives else options.num_groups
         if inputs.required_phrases is not None and self.groups > 1:
@@ -169,8 +175,8 @@ class _Beams:
             options.uses_history or self.banned is not None or self.required is not None
         )
 
-    def initial_carry(self) -> dict:
-        """Loop variables before the first step, state aside."""
+    def initial_carry(self, state: Any) -> dict:
+        """Loop variables before the first step."""
         options, pools, beams = self.options, self.pools, self.num_beams
         # One living beam at first: equal beams would give each hypothesis N times.
         first = ops.expand_dims(ops.arange(beams, dtype="int32") == 0, axis=0)
@@ -180,6 +186,7 @@ class _Beams:
         carry = {
             "position": ops.zeros((), dtype="int32"),
             "token_ids": ops.full((self.rows,), options.start_id, dtype="int32"),
+            "state": self.arrangement.repeat_state(state, options.num_beams),
             "ranking": start,
             "log_probs": start,
             "alive_lengths": ops.zeros((pools,), dtype="int32"),
@@ -205,8 +212,8 @@ class _Beams:
             carry["met"] = constraints.sets_without_phrases(self.required)
         return carry
 
-    def advance(self, carry: dict, logits: Any, attention: Any) -> tuple[dict, Any]:
-        """The loop variables after one step, state aside, and the surviving rows."""
+    def advance(self, carry: dict, logits: Any, state: Any, attention: Any) -> dict:
+        """The loop variables after one step."""
         options, position = self.options, carry["position"]
         if options.return_attention or options.coverage_penalty:
             attention = check_attention(attention)
@@ -233,6 +240,7 @@ class _Beams:
         new = {
             "position": position + 1,
             "token_ids": ops.reshape(alive.token_ids, (self.rows,)),
+            "state": self.arrangement.select_state(state, rows),
             "ranking": _where_rows(moved, alive.ranking, carry["ranking"]),
             "log_probs": _where_rows(moved, alive.log_probs, carry["log_probs"]),
             "alive_lengths": ops.where(moved, position + 1, carry["alive_lengths"]),
@@ -260,7 +268,7 @@ class _Beams:
             new["history"] = write_at(history, position, last, axis=1)
         if progress is not None:
             new["met"] = self._met(progress.met, alive.columns)
-        return new, rows
+        return new
 
     def result(self, carry: dict) -> SearchResult:
         """The hypotheses of each source, those of its groups merged."""

@@ -9,6 +9,7 @@ import numpy as np
 from keras_seq2seq.buffers import filled_by
 from keras_seq2seq.decoding.beam import search
 from keras_seq2seq.decoding.checks import checked_inputs, checked_sources
+from keras_seq2seq.decoding.loop import Arrangement
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.programs import program
 from keras_seq2seq.decoding.search import SearchResult
@@ -33,7 +34,7 @@ def generate(
 
     Args:
         model: A model of the four-call contract (`encode`, `initial_state`, `step`,
-            `repeat_state`, `select_state`).
+            `repeat_state`, `select_state`, `select_memory`).
         source_ids: Sources, padded with PAD, int `(B, S)`, or `(B, U, S)` for a model
             that reads turns.
         jit_compile: On the TensorFlow backend, whether to compile with XLA, which
@@ -58,8 +59,8 @@ def generate(
         with filled_by("slice" if jit_compile else "grow"):
             memory = model.encode(source_ids)
             state = model.initial_state(memory, constants.max_length)
-            beams = (model.repeat_state, model.select_state)
-            return search(model.step, memory, state, constants, inputs, *beams)
+            arrangement = Arrangement.of(model)
+            return search(model.step, memory, state, constants, inputs, arrangement)
 
     shapes = tuple((name, value.shape[1:]) for name, value in tensors.items())
     decode = program(

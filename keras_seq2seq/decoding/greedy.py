@@ -9,6 +9,7 @@ from keras import ops
 from keras_seq2seq.decoding.candidates import RowRules, next_tokens, vocabulary_of
 from keras_seq2seq.decoding.continuations import reordered
 from keras_seq2seq.decoding.hypotheses import write_step
+from keras_seq2seq.decoding.loop import run_loop
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
 from keras_seq2seq.decoding.sampling import draw, uniform_noise
 from keras_seq2seq.decoding.scoring import length_penalty
@@ -19,9 +20,9 @@ from keras_seq2seq.decoding.search import (
     Step,
     as_tensors,
     attention_width,
-    batch_size,
     check_attention,
     forced_at,
+    gather_rows,
     repeat_rows,
     row_limits,
 )
@@ -89,22 +90,20 @@ def sample(step: Step, memory: Any, state: Any, **options: Any) -> SearchResult:
 
 
 def write_rows(
-    step: Step, memory: Any, state: Any, options: SearchOptions, inputs: SearchInputs
+    step: Step,
+    memory: Any,
+    state: Any,
+    options: SearchOptions,
+    inputs: SearchInputs,
+    select_memory: Callable[[Any, Any], Any] = gather_rows,
 ) -> SearchResult:
     """Writes the rows of a greedy search, or of `n_best` samples of each source."""
-    rows = Rows(options, inputs, memory, state)
 
-    def unfinished(carry: dict) -> Any:
-        return ops.logical_and(
-            carry["position"] < options.max_length,
-            ops.logical_not(ops.all(carry["done"])),
-        )
+    def writer(inputs: SearchInputs, memory: Any, batch: Any) -> Rows:
+        return Rows(options, inputs, memory, batch)
 
-    def advance(carry: dict) -> tuple[dict]:
-        logits, state, attention = step(carry["token_ids"], memory, carry["state"])
-        return (rows.advance(carry, logits, attention) | {"state": state},)
-
-    (carry,) = ops.while_loop(unfinished, advance, (rows.initial_carry(state),))
+    inputs = with_noise(inputs, options)
+    carry = run_loop(writer, step, memory, state, options, inputs, select_memory)
     return _result(carry, options.n_best, options)
 
 
@@ -113,13 +112,13 @@ class Rows:
 
     Args:
         options: Constants of the search.
-        inputs: A row for each source.
+        inputs: A row for each source, as `with_noise` returned them.
         memory: What the step reads, B rows.
-        state: What the step changes, B rows, or None if memory has a tensor.
+        batch: Number of sources B.
     """
 
     def __init__(
-        self, options: SearchOptions, inputs: SearchInputs, memory: Any, state: Any
+        self, options: SearchOptions, inputs: SearchInputs, memory: Any, batch: Any
     ) -> None:
         if inputs.required_phrases is not None:
             raise ValueError(
@@ -128,9 +127,13 @@ class Rows:
             )
         self.options = options
         self.memory = memory
-        batch = batch_size(memory, state)
-        inputs, noise = _by_row(as_tensors(inputs), batch, options)
         self.rows = batch * options.n_best
+        noise = inputs.noise
+        if noise is not None:
+            noise = ops.reshape(noise, (self.rows, options.max_length))
+        inputs = SearchInputs(
+            *repeat_rows(tuple(inputs._replace(noise=None)), options.n_best)
+        )
         self.limits = row_limits(inputs.length_limits, options.max_length, self.rows)
         self.choose = _chooser(options, inputs, noise)
 
@@ -155,8 +158,8 @@ class Rows:
             carry["attention"] = ops.zeros((*shape, width), dtype="float32")
         return carry
 
-    def advance(self, carry: dict, logits: Any, attention: Any) -> dict:
-        """The loop variables after one step, state aside."""
+    def advance(self, carry: dict, logits: Any, state: Any, attention: Any) -> dict:
+        """The loop variables after one step."""
         options, position = self.options, carry["position"]
         token_ids, log_probs = self.choose(logits, carry["ids"], position)
         active = ops.logical_and(
@@ -169,6 +172,7 @@ class Rows:
         new = {
             "position": position + 1,
             "token_ids": token_ids,
+            "state": state,
             "done": ops.logical_or(stopped, ended),
             "finished": ops.logical_or(carry["finished"], ended),
             "lengths": carry["lengths"] + ops.cast(active, "int32"),
@@ -185,26 +189,34 @@ class Rows:
         return new
 
 
-def _by_row(
-    inputs: SearchInputs, batch: Any, options: SearchOptions
-) -> tuple[SearchInputs, Any]:
-    """The inputs and the noise of every row, those of a source repeated."""
-    noise = None
-    if options.samples:
-        noise = inputs.noise
-        if noise is None:
-            if inputs.seeds is None:
-                raise ValueError(
-                    "`seeds` must hold one whole number for each source where tokens "
-                    f"are drawn. Received: temperature={options.temperature}, "
-                    "seeds=None."
-                )
-            noise = uniform_noise(inputs.seeds, options.n_best, options.max_length)
-        _check_noise(noise, options)
-        noise = noise[:, :, : options.max_length]
-        noise = ops.reshape(noise, (batch * options.n_best, options.max_length))
-    inputs = inputs._replace(noise=None, seeds=None)
-    return SearchInputs(*repeat_rows(tuple(inputs), options.n_best)), noise
+def with_noise(inputs: SearchInputs, options: SearchOptions) -> SearchInputs:
+    """The inputs as tensors, with the numbers that samples are drawn by.
+
+    Args:
+        inputs: A row for each source, with `seeds` or `noise` where tokens are drawn.
+        options: Constants of the search.
+
+    Returns:
+        The inputs with `noise` `(B, N, L)` in place of the seeds; neither where
+        nothing is drawn.
+
+    Raises:
+        ValueError: If there is nothing to draw by, or too little of it.
+    """
+    inputs = as_tensors(inputs)
+    if not options.samples:
+        return inputs._replace(noise=None, seeds=None)
+    noise = inputs.noise
+    if noise is None:
+        if inputs.seeds is None:
+            raise ValueError(
+                "`seeds` must hold one whole number for each source where tokens "
+                f"are drawn. Received: temperature={options.temperature}, "
+                "seeds=None."
+            )
+        noise = uniform_noise(inputs.seeds, options.n_best, options.max_length)
+    _check_noise(noise, options)
+    return inputs._replace(noise=noise[:, :, : options.max_length], seeds=None)
 
 
 def _check_noise(noise: Any, options: SearchOptions) -> None:

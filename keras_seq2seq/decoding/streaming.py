@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_seq2seq.decoding.generate import prepared
-from keras_seq2seq.decoding.greedy import Rows
+from keras_seq2seq.decoding.greedy import Rows, with_noise
 from keras_seq2seq.decoding.options import SearchInputs
 from keras_seq2seq.decoding.programs import program
+from keras_seq2seq.decoding.search import batch_size
 
 __all__ = ["StreamStep", "stream"]
 
@@ -54,18 +55,21 @@ def stream(model: Any, source_ids: Any, **options: Any) -> Iterator[StreamStep]:
             f"Received: num_beams={constants.num_beams}."
         )
 
+    def writer(tensors: dict, memory: Any) -> Rows:
+        inputs = with_noise(SearchInputs(**tensors), constants)
+        return Rows(constants, inputs, memory, batch_size(memory, None))
+
     def start(model: Any, source_ids: Any, tensors: dict) -> tuple[Any, dict]:
         memory = model.encode(source_ids)
         state = model.initial_state(memory, constants.max_length)
-        rows = Rows(constants, SearchInputs(**tensors), memory, state)
-        return memory, rows.initial_carry(state)
+        return memory, writer(tensors, memory).initial_carry(state)
 
     def advance(model: Any, memory: Any, carry: dict, tensors: dict) -> dict:
-        rows = Rows(constants, SearchInputs(**tensors), memory, None)
+        rows = writer(tensors, memory)
         logits, state, attention = model.step(
             carry["token_ids"], memory, carry["state"]
         )
-        return rows.advance(carry, logits, attention) | {"state": state}
+        return rows.advance(carry, logits, state, attention)
 
     names = tuple(sorted(tensors))
     starting = program(model, ("start", constants, names), start)

@@ -108,6 +108,7 @@ def _search(
                 max_length=max_length,
                 repeat_state=model.repeat_state,
                 select_state=model.select_state,
+                select_memory=model.select_memory,
                 **follows,
                 **options,
             )

@@ -198,6 +198,7 @@ class _GraphSearch:
                 length_limits=limits,
                 repeat_state=self.model.repeat_state,
                 select_state=self.model.select_state,
+                select_memory=self.model.select_memory,
                 **self.request.constants,
                 **follows,
             )

@@ -176,6 +176,18 @@ class Seq2Seq(keras.Model):
         """
         return keras.tree.map_structure(lambda x: ops.take(x, parents, axis=0), state)
 
+    def select_memory(self, memory, sources):
+        """Chooses sources: row `i` of the result was row `sources[i]`.
+
+        Args:
+            memory: What `encode` returned, `B` rows.
+            sources: Row numbers, int32, `(A,)`.
+
+        Returns:
+            The memory of those sources.
+        """
+        return keras.tree.map_structure(lambda x: ops.take(x, sources, axis=0), memory)
+
     def get_config(self):
         return {
             **super().get_config(),

@@ -137,6 +137,14 @@ class EnsembleSeq2Seq(Seq2Seq):
             ]
         }
 
+    def select_memory(self, memory, sources):
+        """Chooses sources in each member's own way."""
+        members = [
+            model.select_memory(part, sources)
+            for model, part in zip(self.models, memory["members"], strict=True)
+        ]
+        return {"mask": members[0]["mask"], "members": members}
+
     def _combine(self, logits):
         log_probs = ops.stack([ops.log_softmax(of, axis=-1) for of in logits])
         if self.combine == "log_probs":

@@ -425,5 +425,11 @@ class TransformerSeq2Seq(Seq2Seq):
             "layers": state["layers"],
         }
 
+    def select_memory(self, memory, sources):
+        """Chooses sources; the output matrix is the same for all."""
+        of_all = {k: x for k, x in memory.items() if k == "output_kernel"}
+        own = {k: x for k, x in memory.items() if k != "output_kernel"}
+        return super().select_memory(own, sources) | of_all
+
     def get_config(self):
         return {**super().get_config(), **self._arguments}
