@@ -18,7 +18,6 @@ from keras_seq2seq.decoding.continuations import (
     best,
     best_by_group,
     living,
-    reordered,
 )
 from keras_seq2seq.decoding.greedy import write_rows
 from keras_seq2seq.decoding.hypotheses import Ended, Ranking, read_back, write_step
@@ -39,6 +38,7 @@ from keras_seq2seq.decoding.search import (
     repeat_rows,
     row_limits,
 )
+from keras_seq2seq.gathers import take_by_row, take_rows
 
 __all__ = ["beam_search"]
 
@@ -254,16 +254,15 @@ class _Beams:
         if options.return_attention:
             new["attention"] = write_step(carry["attention"], position, attention)
         if options.return_token_scores:
-            before = ops.take_along_axis(carry["log_probs"], alive.parents, axis=1)
+            before = take_by_row(carry["log_probs"], alive.parents)
             new["token_log_probs"] = write_step(
                 carry["token_log_probs"], position, alive.log_probs - before
             )
         if coverage is not None:
-            by_parent = ops.expand_dims(alive.parents, axis=2)
-            coverage = ops.take_along_axis(coverage, by_parent, axis=1)
+            coverage = take_by_row(coverage, alive.parents)
             new["coverage"] = _where_rows(moved, coverage, carry["coverage"])
         if self.looks_back:
-            history = ops.take(carry["history"], rows, axis=0)
+            history = take_rows(carry["history"], rows)
             last = ops.expand_dims(new["token_ids"], axis=1)
             new["history"] = write_at(history, position, last, axis=1)
         if progress is not None:
@@ -288,7 +287,9 @@ class _Beams:
         result = SearchResult(*(by_source(values) for values in result))
         _, order = ops.top_k(result.scores, self.options.n_best)
         order = ops.cast(order, "int32")
-        return SearchResult(*(reordered(values, order) for values in result))
+        return SearchResult(
+            *(None if x is None else take_by_row(x, order) for x in result)
+        )
 
     def _candidates(self, carry: dict, logits: Any) -> tuple[Candidates, Any]:
         """What each row may go on with, and how far that brings it with phrases."""
@@ -386,9 +387,7 @@ class _Beams:
     ) -> Ended:
         """The pool with what ends now."""
         if coverage is not None:
-            coverage = ops.take_along_axis(
-                self._coverage_of(coverage), continuations.parents, axis=1
-            )
+            coverage = take_by_row(self._coverage_of(coverage), continuations.parents)
         scores = self.ranking.scores(
             continuations.ranking, carry["position"] + 1, coverage
         )
@@ -422,7 +421,7 @@ class _Beams:
         """Which sets the surviving beams have met, `(R, C)`."""
         sets = met.shape[2]
         met = ops.reshape(met, (self.pools, -1, sets))
-        met = ops.take_along_axis(met, ops.expand_dims(columns, axis=2), axis=1)
+        met = take_by_row(met, columns)
         return ops.reshape(met, (self.rows, sets))
 
 

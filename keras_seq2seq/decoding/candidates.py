@@ -13,9 +13,10 @@ from keras_seq2seq.decoding.processors import (
     repeated_ngram_ends,
 )
 from keras_seq2seq.decoding.search import IMPOSSIBLE, POSSIBLE_ABOVE
+from keras_seq2seq.gathers import take_by_row, take_rows
 
-# Columns that one maximum stands for in the search of a large vocabulary.
-_BLOCK = 64
+# Columns that one maximum may stand for in the search of a large vocabulary.
+_BLOCKS = range(32, 129)
 
 
 class RowRules(NamedTuple):
@@ -78,13 +79,13 @@ def vocabulary_of(logits: Any, options: SearchOptions, rules: RowRules) -> Vocab
     """
     _check_bans(options, logits.shape[-1])
     logits = ops.cast(logits, "float32")
-    log_total = _log_total(logits, ops.max(logits, axis=-1, keepdims=True))
+    log_total = _log_total(logits)
     ranked, ranked_total = logits, log_total
     if options.repetition_penalty != 1:
         ranked = penalise_repeated(
             logits, rules.history, rules.position, options.repetition_penalty
         )
-        ranked_total = _log_total(ranked, ops.max(ranked, axis=-1, keepdims=True))
+        ranked_total = _log_total(ranked)
     if options.no_repeat_ngram_size:
         blocked = repeated_ngram_ends(
             rules.history, rules.position, options.no_repeat_ngram_size
@@ -125,7 +126,7 @@ def next_tokens(
         _check_bans(options, vocabulary_size)
         logits = ops.cast(logits, "float32")
         top_logits, token_ids = top_of_large(logits, kept)  # (R, K)
-        log_total = _log_total(logits, top_logits[:, :1])
+        log_total = _log_total(logits, top_logits[:, :1], token_ids[:, :1])
         vocabulary = Vocabulary(logits, log_total, logits, log_total)
         log_probs = ranking = top_logits - log_total
     else:
@@ -148,7 +149,7 @@ def next_tokens(
 
 def log_probs_of(vocabulary: Vocabulary, token_ids: Any) -> Any:
     """The model's log-probabilities of tokens `(R, K)`."""
-    logits = ops.take_along_axis(vocabulary.logits, token_ids, axis=1)
+    logits = take_by_row(vocabulary.logits, token_ids)
     return ops.clip(logits - vocabulary.log_total, IMPOSSIBLE, 0.0)
 
 
@@ -169,7 +170,7 @@ def _with_wanted(
 ) -> Candidates:
     """The candidates and the wanted tokens, each possible once."""
     token_ids = ops.maximum(rules.wanted_ids, 0)  # (R, E)
-    logits = ops.take_along_axis(vocabulary.ranked, token_ids, axis=1)
+    logits = take_by_row(vocabulary.ranked, token_ids)
     ranking = ops.clip(logits - vocabulary.ranked_total, IMPOSSIBLE, 0.0)
     possible = ops.logical_and(
         rules.wanted_ids >= 0, allowed(token_ids, options, rules)
@@ -231,9 +232,22 @@ def _check_bans(options: SearchOptions, vocabulary_size: int) -> None:
         )
 
 
-def _log_total(logits: Any, largest: Any) -> Any:
-    """Log-sum-exp of each row, `(R, 1)`, NaN where there is no distribution."""
-    return largest + ops.log(ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True))
+def _log_total(logits: Any, top: Any = None, column: Any = None) -> Any:
+    """Log-sum-exp of each row, `(R, 1)`, NaN where there is no distribution.
+
+    Args:
+        logits: `(R, V)`.
+        top: The largest of each row, `(R, 1)`, where it is known.
+        column: Its column, int32 `(R, 1)`.
+    """
+    # One operation everywhere, where exponentials and their sum would be three.
+    probabilities = ops.softmax(logits, axis=-1)
+    if top is None:
+        top = ops.max(logits, axis=-1, keepdims=True)
+        largest = ops.max(probabilities, axis=-1, keepdims=True)
+    else:
+        largest = take_by_row(probabilities, column)
+    return top - ops.log(largest)
 
 
 def top_of_large(values: Any, count: int) -> tuple[Any, Any]:
@@ -251,23 +265,30 @@ def top_of_large(values: Any, count: int) -> tuple[Any, Any]:
         values in the order of their columns.
     """
     width = values.shape[-1]
-    num_blocks = -(-width // _BLOCK)
+    size = _block_size(width, count)
+    num_blocks = -(-width // size)
     if num_blocks < 4 * count:
         largest, columns = ops.top_k(values, count)
         return largest, ops.cast(columns, "int32")
     rows = ops.shape(values)[0]
-    if width % _BLOCK:
-        missing = num_blocks * _BLOCK - width
+    if width % size:
+        missing = num_blocks * size - width
         values = ops.pad(values, ((0, 0), (0, missing)), constant_values=-math.inf)
-    blocks = ops.reshape(values, (rows, num_blocks, _BLOCK))
+    blocks = ops.reshape(values, (rows, num_blocks, size))
     _, chosen = ops.top_k(ops.max(blocks, axis=-1), count)  # (R, count)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # so that ties keep order
     first_block = ops.expand_dims(ops.arange(rows, dtype="int32") * num_blocks, axis=1)
-    blocks = ops.reshape(blocks, (rows * num_blocks, _BLOCK))
-    blocks = ops.take(blocks, chosen + first_block, axis=0)  # (R, count, block)
-    largest, places = ops.top_k(ops.reshape(blocks, (rows, count * _BLOCK)), count)
+    blocks = ops.reshape(blocks, (rows * num_blocks, size))
+    blocks = take_rows(blocks, chosen + first_block)  # (R, count, block)
+    largest, places = ops.top_k(ops.reshape(blocks, (rows, count * size)), count)
     places = ops.cast(places, "int32")
-    block = ops.take_along_axis(chosen, ops.floor_divide(places, _BLOCK), axis=1)
+    block = take_by_row(chosen, ops.floor_divide(places, size))
     # Where fewer than `count` are above -inf, padding can come up.
-    columns = ops.minimum(block * _BLOCK + ops.mod(places, _BLOCK), width - 1)
+    columns = ops.minimum(block * size + ops.mod(places, size), width - 1)
     return largest, columns
+
+
+def _block_size(width: int, count: int) -> int:
+    """The size of block that leaves least to search, without padding if there is."""
+    sizes = [size for size in _BLOCKS if width % size == 0] or [64]
+    return min(sizes, key=lambda size: width / size + count * size)

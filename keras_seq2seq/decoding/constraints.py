@@ -13,6 +13,7 @@ from keras import ops
 from keras_seq2seq.decoding.candidates import Candidates
 from keras_seq2seq.decoding.processors import follows, phrase_lengths
 from keras_seq2seq.decoding.search import IMPOSSIBLE, POSSIBLE_ABOVE
+from keras_seq2seq.gathers import take_by_row
 
 
 class Progress(NamedTuple):
@@ -131,11 +132,11 @@ def in_turn(choice: Any, needed: Any, count: int) -> tuple[Any, Any]:
     width = choice.shape[1]
     best, columns = ops.top_k(choice, width)  # (B, M)
     columns = ops.cast(columns, "int32")
-    needed = ops.take_along_axis(needed, columns, axis=1)
+    needed = take_by_row(needed, columns)
     alike = ops.expand_dims(needed, axis=2) == ops.expand_dims(needed, axis=1)
     places = ops.arange(width, dtype="int32")
     earlier = ops.expand_dims(places, axis=1) > ops.expand_dims(places, axis=0)
     rank = ops.sum(ops.cast(ops.logical_and(alike, earlier), "int32"), axis=2)
     turn = -ops.cast(rank * 1000 + needed, "float32")
     order, picked = ops.top_k(ops.where(best > POSSIBLE_ABOVE, turn, IMPOSSIBLE), count)
-    return order, ops.take_along_axis(columns, ops.cast(picked, "int32"), axis=1)
+    return order, take_by_row(columns, ops.cast(picked, "int32"))

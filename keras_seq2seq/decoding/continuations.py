@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_seq2seq.decoding.options import SearchOptions
 from keras_seq2seq.decoding.search import IMPOSSIBLE, POSSIBLE_ABOVE
+from keras_seq2seq.gathers import take_by_row, take_rows
 
 
 class Continuations(NamedTuple):
@@ -29,9 +30,7 @@ class Continuations(NamedTuple):
 
     def at(self, order: Any) -> "Continuations":
         """Those in the columns `order`, `(P, K)`."""
-        return Continuations(
-            *(ops.take_along_axis(values, order, axis=1) for values in self)
-        )
+        return Continuations(*(take_by_row(values, order) for values in self))
 
 
 def best(continuations: Continuations, count: int) -> Continuations:
@@ -74,7 +73,7 @@ def best_by_group(
     chosen: list[Continuations] = []
     taken: list[Any] = []
     for group in range(groups):
-        own = Continuations(*(ops.take(values, group, axis=1) for values in grouped))
+        own = Continuations(*(take_rows(values, group, axis=1) for values in grouped))
         if taken:
             before = ops.concatenate(taken, axis=1)  # (B, M)
             same = ops.expand_dims(own.token_ids, axis=2) == ops.expand_dims(
@@ -109,11 +108,3 @@ def _taken(found: Continuations, options: SearchOptions, num_beams: int) -> Any:
         ],
         axis=1,
     )
-
-
-def reordered(values: Any, order: Any) -> Any:
-    """`(B, N, …)` with its second axis in a new order, `(B, K)`."""
-    if values is None:
-        return None
-    order = ops.reshape(order, (*ops.shape(order), *[1] * (len(values.shape) - 2)))
-    return ops.take_along_axis(values, order, axis=1)

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_seq2seq.decoding.candidates import RowRules, next_tokens, vocabulary_of
-from keras_seq2seq.decoding.continuations import reordered
 from keras_seq2seq.decoding.hypotheses import write_step
 from keras_seq2seq.decoding.loop import run_loop
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
@@ -26,6 +24,7 @@ from keras_seq2seq.decoding.search import (
     repeat_rows,
     row_limits,
 )
+from keras_seq2seq.gathers import take_by_row, take_rows
 
 __all__ = ["greedy_search", "sample"]
 
@@ -250,8 +249,8 @@ def _chooser(
         found = next_tokens(logits, count=1, options=options, rules=rules)
         ranking, best = ops.top_k(found.ranking, 1)  # (R, 1)
         best = ops.cast(best, "int32")
-        token_ids = ops.take_along_axis(found.token_ids, best, axis=1)
-        log_probs = ops.take_along_axis(found.log_probs, best, axis=1)
+        token_ids = take_by_row(found.token_ids, best)
+        log_probs = take_by_row(found.log_probs, best)
         log_probs = ops.where(ranking > POSSIBLE_ABOVE, log_probs, IMPOSSIBLE)
         return ops.squeeze(token_ids, axis=1), ops.squeeze(log_probs, axis=1)
 
@@ -259,7 +258,7 @@ def _chooser(
         rules = rules_at(history, position)
         return draw(
             vocabulary_of(logits, options, rules),
-            ops.take(noise, position, axis=1),
+            take_rows(noise, position, axis=1),
             options=options,
             rules=rules,
         )
@@ -289,5 +288,8 @@ def _result(carry: dict, copies: int, options: SearchOptions) -> SearchResult:
     if copies > 1:
         _, order = ops.top_k(found["scores"], copies)
         order = ops.cast(order, "int32")
-        found = keras.tree.map_structure(lambda x: reordered(x, order), found)
+        found = {
+            name: None if x is None else take_by_row(x, order)
+            for name, x in found.items()
+        }
     return SearchResult(**found)

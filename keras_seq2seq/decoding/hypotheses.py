@@ -18,6 +18,7 @@ from keras_seq2seq.decoding.search import (
     SearchResult,
     repeat_rows,
 )
+from keras_seq2seq.gathers import take_by_row, take_rows
 
 
 class Ranking:
@@ -106,9 +107,7 @@ class Ended(NamedTuple):
         best, order = ops.top_k(ops.concatenate([self.scores, scores], axis=1), size)
 
         def merged(old: Any, new: Any) -> Any:
-            return ops.take_along_axis(
-                ops.concatenate([old, new], axis=1), order, axis=1
-            )
+            return take_by_row(ops.concatenate([old, new], axis=1), order)
 
         return Ended(
             scores=best,
@@ -149,8 +148,8 @@ def read_back(
         inside = position < prefixes
 
         def written(name: str) -> Any:
-            values = ops.take(carry[name], position, axis=1)  # (P, N)
-            return ops.take_along_axis(values, beams, axis=1)  # (P, M)
+            values = take_rows(carry[name], position, axis=1)  # (P, N)
+            return take_by_row(values, beams)  # (P, M)
 
         at_end = ops.logical_and(finished, position == prefixes)
         tokens = ops.where(at_end, options.end_id, options.pad_id)
@@ -202,7 +201,7 @@ def _or_cut(
     beams = ops.cast(beams, "int32")
     cut = ops.logical_and(nothing, alive > POSSIBLE_ABOVE)  # (P, M)
     found = ops.logical_or(finished, cut)
-    log_probs = ops.take_along_axis(carry["log_probs"], beams, axis=1)
+    log_probs = take_by_row(carry["log_probs"], beams)
     log_probs = ops.where(cut, log_probs, ended.log_probs)
     prefixes = ops.where(cut, lengths, ended.positions)
     return (
@@ -257,6 +256,4 @@ def _attention_of(attention: Any, writers: Any, lengths: Any) -> Any:
     cells = ops.transpose(cells, (0, 2, 1))  # (P, M, L)
     flat = ops.reshape(attention, (pools * max_length * num_beams, width))
     written = ops.reshape(positions, (1, 1, max_length)) < ops.expand_dims(lengths, -1)
-    return ops.where(
-        ops.expand_dims(written, axis=-1), ops.take(flat, cells, axis=0), 0.0
-    )
+    return ops.where(ops.expand_dims(written, axis=-1), take_rows(flat, cells), 0.0)

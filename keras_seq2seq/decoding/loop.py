@@ -9,6 +9,7 @@ from keras import ops
 from keras_seq2seq.buffers import grows
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions
 from keras_seq2seq.decoding.search import Step, batch_size, gather_rows, repeat_rows
+from keras_seq2seq.gathers import take_rows
 
 # Batches shrink to these numbers of sources, up to the greatest that is less than
 # theirs: runtimes prepare the products of every new size, which takes as long as a
@@ -141,7 +142,7 @@ def _in_phases(
         kept = ops.argsort(ops.cast(ops.logical_not(living), "int32"))[:size]
         kept = ops.sort(ops.cast(kept, "int32"))
         phase = {
-            "sources": ops.take(sources, kept, axis=0),
+            "sources": take_rows(sources, kept),
             "memory": select_memory(phase["memory"], kept),
             "inputs": gather_rows(phase["inputs"], kept),
             "carry": _rows_of(carry, kept, count),
@@ -178,7 +179,7 @@ def _rows_of(tensors: Any, sources: Any, batch: Any) -> Any:
     def picked(x: Any) -> Any:
         if len(x.shape) == 0:
             return x
-        chosen = ops.take(_by_source(x, batch), sources, axis=0)
+        chosen = take_rows(_by_source(x, batch), sources)
         count, each, *rest = ops.shape(chosen)
         return ops.reshape(chosen, (count * each, *rest))
 

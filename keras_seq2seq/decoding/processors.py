@@ -9,6 +9,7 @@ from typing import Any
 from keras import ops
 
 from keras_seq2seq.decoding.search import IMPOSSIBLE
+from keras_seq2seq.gathers import take_rows
 
 
 def penalise_repeated(logits: Any, history: Any, position: Any, penalty: float) -> Any:
@@ -48,7 +49,7 @@ def repeated_ngram_ends(history: Any, position: Any, size: int) -> Any:
     repeated = ops.logical_and(places >= size - 1, places < position)
     for back in range(1, size):
         # The token `back` places before each, and before the one to be written.
-        before = ops.take(history, ops.maximum(places[0] - back, 0), axis=1)
+        before = take_rows(history, ops.maximum(places[0] - back, 0), axis=1)
         repeated = ops.logical_and(repeated, before == _last(history, position, back))
     return ops.where(repeated, history, -1)
 
@@ -115,7 +116,7 @@ def block(logits: Any, token_ids: Any, *, except_id: int) -> Any:
 def _last(history: Any, position: Any, back: int) -> Any:
     """The token `back` places before the next of each row, `(R, 1)`."""
     place = ops.maximum(position - back, 0)
-    return ops.expand_dims(ops.take(history, place, axis=1), axis=1)
+    return ops.expand_dims(take_rows(history, place, axis=1), axis=1)
 
 
 def _at_tokens(logits: Any, changed: Any, token_ids: Any) -> Any:

@@ -13,6 +13,7 @@ from keras_seq2seq.decoding.candidates import (
 )
 from keras_seq2seq.decoding.options import SearchOptions
 from keras_seq2seq.decoding.search import IMPOSSIBLE, POSSIBLE_ABOVE
+from keras_seq2seq.gathers import take_by_row
 
 __all__ = ["uniform_noise"]
 
@@ -58,11 +59,11 @@ def draw(
         logits, places = top_of_large(logits, kept)  # (R, K), likeliest first
     weights = _weights(logits, options)
     picked = _pick(weights, noise)  # (R, 1)
-    possible = ops.take_along_axis(logits, picked, axis=1) > POSSIBLE_ABOVE
+    possible = take_by_row(logits, picked) > POSSIBLE_ABOVE
     possible = ops.logical_and(possible, ops.isfinite(vocabulary.log_total))
     token_ids = picked
     if places is not None:
-        token_ids = ops.take_along_axis(places, picked, axis=1)
+        token_ids = take_by_row(places, picked)
     log_probs = ops.where(possible, log_probs_of(vocabulary, token_ids), IMPOSSIBLE)
     return ops.squeeze(token_ids, axis=1), ops.squeeze(log_probs, axis=1)
 

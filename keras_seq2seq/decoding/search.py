@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seq2seq.decoding.options import SearchInputs
+from keras_seq2seq.gathers import take_rows
 
 # Log-probability of what must never be chosen. Finite, so that adding and comparing
 # stay defined; far below any sum of real log-probabilities.
@@ -93,14 +94,14 @@ def forced_at(prefix_ids: Any, position: Any, pad_id: int) -> Any:
     if prefix_ids is None:
         return None
     length = prefix_ids.shape[1]
-    token_ids = ops.take(prefix_ids, ops.minimum(position, length - 1), axis=1)
+    token_ids = take_rows(prefix_ids, ops.minimum(position, length - 1), axis=1)
     ended = ops.logical_or(position >= length, token_ids == pad_id)
     return ops.where(ended, -1, token_ids)
 
 
 def gather_rows(state: Any, rows: Any) -> Any:
     """Every tensor of `state` with its rows picked by `rows`, `(R,)`."""
-    return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+    return keras.tree.map_structure(lambda x: take_rows(x, rows), state)
 
 
 def attention_width(memory: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from keras_seq2seq.buffers import append, empty_cache, write_at
+from keras_seq2seq.buffers import append, empty_cache, grows, write_at
 from keras_seq2seq.layers.attention import attend, make_score
 from keras_seq2seq.layers.local_attention import local_attend
 from keras_seq2seq.layers.positions import rotate
@@ -37,16 +37,23 @@ def split_rows(x, num_rows: int, num_heads: int):
     width = x.shape[-1] // num_heads
     if num_rows == 1:
         return ops.reshape(x, (-1, num_heads, 1, width))
-    x = ops.reshape(x, (-1, num_rows, num_heads, width))
-    return ops.transpose(x, (0, 2, 1, 3))  # (C, H, N, K)
+    return _swap(ops.reshape(x, (-1, num_rows, num_heads, width)))  # (C, H, N, K)
 
 
 def merge_rows(x):
     """Reshapes `(C, H, N, K)` to rows, `(C*N, H*K)`."""
     num_heads, num_rows, width = x.shape[1:]
     if num_rows != 1:
-        x = ops.transpose(x, (0, 2, 1, 3))  # (C, N, H, K)
+        x = _swap(x)  # (C, N, H, K)
     return ops.reshape(x, (-1, num_heads * width))
+
+
+def _swap(x):
+    """Transposes the inner axes of a step's `(C, N, H, K)`, or of its inverse."""
+    if grows():
+        # In a graph, oneDNN's transposition of little takes four times as long.
+        return ops.einsum("cnhk->chnk", x)
+    return ops.transpose(x, (0, 2, 1, 3))
 
 
 class _Attention(keras.layers.Layer):
@@ -337,8 +344,7 @@ class CrossAttention(_Attention):
             `(R, D)` and the attention weights, `(B, H, N, S)`.
         """
         shape = (ops.shape(attention_mask)[0], -1, self.num_heads, self._head_dim)
-        query = ops.reshape(self.query_projection(x), shape)
-        query = ops.transpose(query, (0, 2, 1, 3))  # (B, H, N, K)
+        query = _swap(ops.reshape(self.query_projection(x), shape))  # (B, H, N, K)
         scores = self.score_layer(query, cache["keys"])
         context, weights = attend(scores, cache["values"], attention_mask)
         return self.output_projection(merge_rows(context)), weights

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from keras_seq2seq.gathers import take_rows
 from keras_seq2seq.layers import TokenEmbedding
 
 
@@ -174,7 +175,7 @@ class Seq2Seq(keras.Model):
         Returns:
             The state in the new order.
         """
-        return keras.tree.map_structure(lambda x: ops.take(x, parents, axis=0), state)
+        return keras.tree.map_structure(lambda x: take_rows(x, parents), state)
 
     def select_memory(self, memory, sources):
         """Chooses sources: row `i` of the result was row `sources[i]`.
@@ -186,7 +187,7 @@ class Seq2Seq(keras.Model):
         Returns:
             The memory of those sources.
         """
-        return keras.tree.map_structure(lambda x: ops.take(x, sources, axis=0), memory)
+        return keras.tree.map_structure(lambda x: take_rows(x, sources), memory)
 
     def get_config(self):
         return {

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_seq2seq.buffers import append, empty_cache, grows, write_at
+from keras_seq2seq.gathers import take_rows
 from keras_seq2seq.layers import (
     LayerNormalization,
     PositionEncoding,
@@ -416,11 +417,9 @@ class TransformerSeq2Seq(Seq2Seq):
         """
         slots = state["slots"]
         caches, num_rows, length = ops.shape(slots)
-        chosen = ops.take(
-            ops.reshape(slots, (caches * num_rows, length)), parents, axis=0
-        )
+        chosen = take_rows(ops.reshape(slots, (caches * num_rows, length)), parents)
         return {
-            "position": ops.take(state["position"], parents, axis=0),
+            "position": take_rows(state["position"], parents),
             "slots": ops.reshape(chosen, (caches, num_rows, length)),
             "layers": state["layers"],
         }
