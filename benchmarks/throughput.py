@@ -4,15 +4,15 @@ Both sides read text, tokenise, decode and write text; models are loaded before.
 """
 
 import functools
+import os
 from pathlib import Path
 
-from peers import RANKING, START, MissingError, set_tensorflow_threads
+from peers import RANKING, START, MissingError
 
 # Of CTranslate2 with its usual settings, and with one thread for each of two batches,
 # which its own documentation advises for throughput.
 FILE_RUNTIMES = (
     "translator_graph",
-    "translator_xla",
     "translator_jax",
     "ctranslate2_float32_file",
     "ctranslate2_float32_parallel",
@@ -64,15 +64,12 @@ class OurFiles(_Files):
 
     def __init__(self, name, folder, settings):
         super().__init__(name, folder, settings)
-        import keras_seq2seq as ks
-        from keras_seq2seq import translator
+        from keras_seq2seq.batches import threads_for_files
 
-        set_tensorflow_threads(settings["threads"])
-        if name == "translator_xla":
-            # The Translator itself compiles with XLA on JAX only.
-            translator.generate = functools.partial(
-                translator.generate, jit_compile=True
-            )
+        # As the command line does. The process keeps to as many cores as threads.
+        os.environ["TF_NUM_INTRAOP_THREADS"] = str(threads_for_files())
+        import keras_seq2seq as ks
+
         self.translator = ks.load(settings["run"])
 
     def decode(self, beams):

@@ -5,6 +5,7 @@ call at a time, and keep no state. A compiled decoder meets a handful of shapes.
 """
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,9 @@ import numpy as np
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+# Batches that are decoded side by side.
+_MOST_AT_ONCE = 8
 
 
 class Batch(NamedTuple):
@@ -31,7 +35,11 @@ class Batch(NamedTuple):
 
 
 def inference_batches(
-    lengths: Sequence[int], *, batch_tokens: int, max_width: int | None = None
+    lengths: Sequence[int],
+    *,
+    batch_tokens: int,
+    max_width: int | None = None,
+    exact: bool = False,
 ) -> Iterator[Batch]:
     """Group rows by length, the longest first, so that memory is tried at once.
 
@@ -40,11 +48,14 @@ def inference_batches(
         batch_tokens: Most positions of a batch, padding included; a single row may
             have more.
         max_width: What widths are never rounded up beyond; no length is longer.
+        exact: Whether batches are no higher and no wider than their rows, for programs
+            that are not compiled for each shape.
 
     Yields:
-        Batches that together have every row once. Heights are powers of two. No row is
-        padded beyond the double of its own rounded length, so that one long text does
-        not make the short ones beside it long.
+        Batches that together have every row once. Heights are powers of two, and
+        widths rounded up, unless `exact`. No row is padded beyond the double of its own
+        rounded length, so that one long text does not make the short ones beside it
+        long.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     start = 0
@@ -56,18 +67,46 @@ def inference_batches(
             for row in order[start : start + height]
             if 2 * round_up(lengths[row], most=max_width) > width
         ]
-        height = min(height, 2 ** math.ceil(math.log2(len(rows))))
-        yield Batch(rows, height, width)
+        if exact:
+            yield Batch(rows, len(rows), lengths[rows[0]])
+        else:
+            height = min(height, 2 ** math.ceil(math.log2(len(rows))))
+            yield Batch(rows, height, width)
         start += len(rows)
+
+
+def threads_for_files() -> int:
+    """How many threads TensorFlow should give an operation where files are decoded.
+
+    Threads that wait for each other at every small operation do less than batches of
+    one thread each, side by side; but more than eight batches take too much memory.
+    It is what `TF_NUM_INTRAOP_THREADS` must be before TensorFlow starts.
+    """
+    return max(1, _cores() // _MOST_AT_ONCE)
+
+
+def batches_at_once() -> int:
+    """How many batches to decode side by side.
+
+    As many as the cores allow for the threads that each operation has; at least two,
+    since a search has stretches that keep only one core busy.
+    """
+    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    at_once = _cores() // int(threads) if threads.isdecimal() and int(threads) else 1
+    return min(max(at_once, 2), _MOST_AT_ONCE)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def side_by_side(
     function: Callable[[Item], Result], items: Iterable[Item], *, count: int = 2
 ) -> Iterator[tuple[Item, Result]]:
     """Apply a function to items, a few of them at once, and yield in order.
-
-    While one batch is decoded the next one is as well: a search has stretches that
-    keep only one core busy, which the other one fills.
 
     Args:
         function: What is done with each item, in a thread.

@@ -18,7 +18,7 @@ import numpy as np
 from keras_seq2seq.batches import inference_batches, pad_rows, round_up
 from keras_seq2seq.config import DecodingConfig, EvaluationConfig, TrainingConfig
 from keras_seq2seq.corpora import Pair
-from keras_seq2seq.decoding import generate
+from keras_seq2seq.decoding import compiled_by_shape, generate
 from keras_seq2seq.evaluation import evaluate_texts
 from keras_seq2seq.requests import make_request
 from keras_seq2seq.runs import RunState, read_rows, write_text
@@ -229,7 +229,10 @@ class TextValidation(keras.callbacks.Callback):
         settings = {"num_beams": self.num_beams, "temperature": 0.0}
         request = make_request(self.decoding, settings)
         for rows, height, width in inference_batches(
-            lengths, batch_tokens=self.decoding.batch_tokens, max_width=most
+            lengths,
+            batch_tokens=self.decoding.batch_tokens,
+            max_width=most,
+            exact=not compiled_by_shape(),
         ):
             # Rows of filling end at once.
             limits = np.ones((height,), "int32")

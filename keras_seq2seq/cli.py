@@ -230,6 +230,8 @@ def translate(
             raise FileNotFoundError(f"`{name}` must be a file. Received: {file}.")
     if details and format is not TextFormat.jsonl:
         raise ValueError("`--details` needs --format jsonl. Received: --format text.")
+    if input_file is not None and not stream:
+        _expect_file()
     translator = _load(run, ensemble, series=False)
     from keras_seq2seq.actions import TranslatedText, set_decoding
 
@@ -324,6 +326,7 @@ def evaluate(
     from keras_seq2seq.actions import evaluate_files, evaluate_series
     from keras_seq2seq.evaluation import result_lines, write_results
 
+    _expect_file()
     translator = _load(run, ensemble)
     own_test_set = source is None and target is None
     if hasattr(translator.config, "series"):
@@ -469,6 +472,13 @@ def doctor() -> None:
         typer.echo(f"problem: {problem}")
     if problems:
         raise typer.Exit(1)
+
+
+def _expect_file() -> None:
+    """Prepare TensorFlow, which has not started, for decoding a file."""
+    from keras_seq2seq.batches import threads_for_files
+
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads_for_files()))
 
 
 def _load(

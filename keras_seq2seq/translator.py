@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_seq2seq.batches import (
     Batch,
+    batches_at_once,
     inference_batches,
     pad_rows,
     round_up,
@@ -20,6 +21,7 @@ from keras_seq2seq.config import DecodingConfig, RunConfig
 from keras_seq2seq.decoding import (
     SearchResult,
     check_number,
+    compiled_by_shape,
     generate,
     stream,
 )
@@ -197,13 +199,14 @@ class Translator:
             [len(sources[index].ids) for index in asked],
             batch_tokens=request.settings.batch_tokens,
             max_width=self.model.max_positions,
+            exact=not compiled_by_shape(),
         )
 
         def search(batch: Batch) -> SearchResult:
             rows = [asked[i] for i in batch.rows]
             return self._search(request, sources, inputs, rows, batch)
 
-        for batch, result in side_by_side(search, batches):
+        for batch, result in side_by_side(search, batches, count=batches_at_once()):
             rows = [asked[i] for i in batch.rows]
             for row, index in enumerate(rows):
                 hypotheses = make_hypotheses(

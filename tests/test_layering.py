@@ -14,9 +14,10 @@ TENSORFLOW = {"tensorflow", "tensorflow_text", "keras_hub", "keras_nlp"}
 ALLOWED = {
     # Tensors, no text.
     "buffers": set(),
+    "gathers": set(),
     "layers": {"buffers"},
-    "models": {"buffers", "layers"},
-    "decoding": {"buffers"},
+    "models": {"buffers", "gathers", "layers"},
+    "decoding": {"buffers", "gathers"},
     "losses": set(),
     "metrics": {"losses"},
     "schedules": set(),

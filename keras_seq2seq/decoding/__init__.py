@@ -1,7 +1,7 @@
 """Decoding engine: from a step function to the best target sequences.
 
 Everything here knows a step function, never a model class (`generate` asks a model
-for `encode`, `initial_state`, `step`, `repeat_state` and `select_state`, and no more).
+for `encode`, `initial_state`, `step`, and the rows of its tensors, and no more).
 It is written in `keras.ops` with buffers of fixed length, so that it runs eagerly, as a
 TensorFlow graph, under XLA, under `jax.jit` and as LiteRT with equal results.
 """
@@ -11,6 +11,7 @@ from keras_seq2seq.decoding.checks import check_phrases_fit, check_prefixes_fit
 from keras_seq2seq.decoding.generate import generate
 from keras_seq2seq.decoding.greedy import greedy_search, sample
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, check_number
+from keras_seq2seq.decoding.programs import compiled_by_shape
 from keras_seq2seq.decoding.sampling import uniform_noise
 from keras_seq2seq.decoding.scoring import (
     coverage_score,
@@ -29,6 +30,7 @@ __all__ = [
     "check_number",
     "check_phrases_fit",
     "check_prefixes_fit",
+    "compiled_by_shape",
     "coverage_score",
     "generate",
     "greedy_search",

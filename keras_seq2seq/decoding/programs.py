@@ -13,6 +13,11 @@ _programs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _one_at_a_time = threading.Lock()
 
 
+def compiled_by_shape() -> bool:
+    """Whether a program takes seconds for each new shape of its arguments."""
+    return keras.backend.backend() != "tensorflow"
+
+
 def program(
     model: Any,
     key: Any,

@@ -74,7 +74,8 @@ def multiply_rows(function, x):
     """Applies a product with a matrix to the vectors of `x`.
 
     As a product of two matrices: a tensordot over more axes costs many small
-    operations, and XLA cannot differentiate it inside the decoder's loop.
+    operations, a graph does not join it with bias and activation, and XLA cannot
+    differentiate it inside the decoder's loop.
 
     Args:
         function: Of rows, `(R, D)`, such as a dense layer; gives `(R, Y)`.
@@ -83,6 +84,8 @@ def multiply_rows(function, x):
     Returns:
         `(..., Y)`.
     """
+    if len(x.shape) == 2:
+        return function(x)
     rows = function(ops.reshape(x, (-1, x.shape[-1])))
     return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
 

@@ -61,11 +61,11 @@ def masked_softmax(scores, mask=None):
     scores = ops.cast(scores, "float32")
     if mask is None:
         return _softmax(scores)
-    # The test of the score is for rows of nothing but floors; a NaN passes it.
-    real = ops.logical_and(mask, ops.logical_not(scores <= FLOOR / 10))
-    weights = _softmax(ops.where(real, scores, FLOOR))
-    # Exactly zero, in a row without any real position as well.
-    return ops.where(real, weights, 0.0)
+    scores = ops.where(mask, scores, FLOOR)
+    # Beside any other score a floor's exponential is exactly zero; in a row of nothing
+    # else it is not. A NaN passes the test.
+    nothing = ops.max(scores, axis=-1, keepdims=True) <= FLOOR / 10
+    return ops.where(nothing, 0.0, _softmax(scores))
 
 
 def _softmax(scores):

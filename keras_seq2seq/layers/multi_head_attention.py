@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_seq2seq.buffers import append, empty_cache, grows, write_at
-from keras_seq2seq.layers.attention import attend, make_score
+from keras_seq2seq.layers.attention import attend, make_score, multiply_rows
 from keras_seq2seq.layers.local_attention import local_attend
 from keras_seq2seq.layers.positions import rotate
 
@@ -108,7 +108,7 @@ class _Attention(keras.layers.Layer):
             attention_mask,
             self._dropout(training),
         )
-        return self.output_projection(merge_heads(context)), weights
+        return multiply_rows(self.output_projection, merge_heads(context)), weights
 
     def get_config(self):
         return {
@@ -191,7 +191,7 @@ class SelfAttention(_Attention):
         self._build_score()
 
     def _project(self, x):
-        parts = ops.split(self.input_projection(x), 3, axis=-1)
+        parts = ops.split(multiply_rows(self.input_projection, x), 3, axis=-1)
         query, keys, values = [split_heads(part, self.num_heads) for part in parts]
         keys = self.score_layer.project_memory(keys)
         if self.rotary:
@@ -213,7 +213,7 @@ class SelfAttention(_Attention):
             key_mask=attention_mask,
             dropout=self._dropout(training),
         )
-        return self.output_projection(merge_heads(context)), weights
+        return multiply_rows(self.output_projection, merge_heads(context)), weights
 
     def step(self, x, cache, index, attention_mask=None, num_rows: int = 1):
         """Attends from one position over the cached ones and itself.
@@ -248,10 +248,15 @@ class SelfAttention(_Attention):
 
     def _project_step(self, x, index, num_rows):
         """Query, keys and values of rows `(R, D)`, each `(C, H, N, K)`."""
-        query, keys, values = [
-            split_rows(part, num_rows, self.num_heads)
-            for part in ops.split(self.input_projection(x), 3, axis=-1)
-        ]
+        x = self.input_projection(x)
+        if num_rows > 1 and grows():  # as in `_swap`, and all three at once
+            x = ops.reshape(x, (-1, num_rows, 3, self.num_heads, self._head_dim))
+            query, keys, values = ops.unstack(ops.einsum("cnphk->pchnk", x), 3)
+        else:
+            query, keys, values = [
+                split_rows(part, num_rows, self.num_heads)
+                for part in ops.split(x, 3, axis=-1)
+            ]
         keys = self.score_layer.project_memory(keys)
         if self.rotary:
             positions = ops.full((num_rows,), index, dtype="int32")
@@ -318,14 +323,15 @@ class CrossAttention(_Attention):
 
     def project_memory(self, memory):
         """Returns the keys and values of `memory` `(B, S, D)`, once per source."""
-        keys, values = ops.split(self.memory_projection(memory), 2, axis=-1)
+        both = multiply_rows(self.memory_projection, memory)
+        keys, values = ops.split(both, 2, axis=-1)
         return {
             "keys": self.score_layer.project_memory(split_heads(keys, self.num_heads)),
             "values": split_heads(values, self.num_heads),
         }
 
     def call(self, x, cache, attention_mask=None, training=None):
-        query = split_heads(self.query_projection(x), self.num_heads)
+        query = split_heads(multiply_rows(self.query_projection, x), self.num_heads)
         return self._attend(
             query, cache["keys"], cache["values"], attention_mask, training
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_seq2seq.layers.attention import multiply_rows
 from keras_seq2seq.layers.multi_head_attention import CrossAttention, SelfAttention
 
 _EPSILON = 1e-6
@@ -115,7 +116,7 @@ class _Block(keras.layers.Layer):
         x, _ = self._sublayer(
             x,
             self.feedforward_norm,
-            lambda y: (self.outer(self.inner(y)), None),
+            lambda y: (multiply_rows(lambda z: self.outer(self.inner(z)), y), None),
             training,
         )
         return x

@@ -102,6 +102,9 @@ class HistoryModel(keras.Model):
     def select_state(self, state, parents):
         return keras.tree.map_structure(lambda x: ops.take(x, parents, axis=0), state)
 
+    def select_memory(self, memory, sources):
+        return keras.tree.map_structure(lambda x: ops.take(x, sources, axis=0), memory)
+
     def reference(self, source_ids):
         """NumPy twin: functions of the tokens so far, for one source."""
         arrays = {
