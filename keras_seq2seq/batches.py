@@ -110,7 +110,8 @@ def side_by_side(
 
     Args:
         function: What is done with each item, in a thread.
-        items: The items; no more than `count` are worked on ahead.
+        items: The items; as many more as are worked on wait in line, so that a thread
+            finds its next one whatever the first one still takes.
         count: How many at once.
 
     Yields:
@@ -121,7 +122,7 @@ def side_by_side(
         try:
             for item in items:
                 begun.append((item, pool.submit(function, item)))
-                if len(begun) == count:
+                if len(begun) == 2 * count:
                     first, result = begun.popleft()
                     yield first, result.result()
             while begun:

@@ -65,6 +65,9 @@ class CopyModel:
     def select_state(self, state, parents):
         return {"position": ops.take(state["position"], parents, axis=0)}
 
+    def select_memory(self, memory, sources):
+        return {name: ops.take(x, sources, axis=0) for name, x in memory.items()}
+
 
 @pytest.fixture(scope="module")
 def tokenizers():

@@ -11,13 +11,15 @@ from keras_seq2seq.decoding.beam import search
 from keras_seq2seq.decoding.checks import checked_inputs, checked_sources
 from keras_seq2seq.decoding.loop import Arrangement
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_options
-from keras_seq2seq.decoding.programs import program
+from keras_seq2seq.decoding.programs import compiled_by_shape, program
 from keras_seq2seq.decoding.search import SearchResult
 
 __all__ = ["generate"]
 
-# Buffers and caches shorter than this are not worth a program of their own.
-_SHORTEST_BUFFER = 16
+# Buffers shorter than this are not worth a program of their own: where the caches have
+# that length, and where they grow by themselves.
+_SHORTEST_CACHE = 16
+_SHORTEST_BUFFER = 128
 
 
 def generate(
@@ -29,8 +31,9 @@ def generate(
     call: on the TensorFlow backend one graph for all shapes, on JAX one program a
     shape, so pad sources to few shapes there. The program reads the weights when it
     runs, so it follows training. It works on buffers as long as the greatest of
-    `length_limits` asks for (16, 32, 64, … tokens): limits tied to the length of
-    the source, with batches sorted by length, are much faster than one `max_length`.
+    `length_limits` asks for: 16, 32, 64, … tokens, on TensorFlow without XLA 128 and
+    more, where caches grow by themselves. So limits tied to the length of the source,
+    with batches sorted by length, are much faster than one `max_length`.
 
     Args:
         model: A model of the four-call contract (`encode`, `initial_state`, `step`,
@@ -52,11 +55,15 @@ def generate(
             the phrases that are required do not fit into a limit, or the options
             contradict each other.
     """
-    source_ids, constants, tensors, missing = prepared(model, source_ids, options)
+    grow = not (jit_compile or compiled_by_shape())
+    shortest = _SHORTEST_BUFFER if grow else _SHORTEST_CACHE
+    source_ids, constants, tensors, max_length = prepared(
+        model, source_ids, options, shortest
+    )
 
     def run(model: Any, source_ids: Any, tensors: dict) -> SearchResult:
         inputs = SearchInputs(**tensors)
-        with filled_by("slice" if jit_compile else "grow"):
+        with filled_by("grow" if grow else "slice"):
             memory = model.encode(source_ids)
             state = model.initial_state(memory, constants.max_length)
             arrangement = Arrangement.of(model)
@@ -72,11 +79,14 @@ def generate(
     )
     result = decode(source_ids, tensors)
     result = SearchResult(*(None if x is None else np.asarray(x) for x in result))
-    return _padded(result, missing, constants.pad_id)
+    return _of_length(result, max_length, constants.pad_id)
 
 
 def prepared(
-    model: Any, source_ids: Any, options: dict[str, Any]
+    model: Any,
+    source_ids: Any,
+    options: dict[str, Any],
+    shortest: int = _SHORTEST_CACHE,
 ) -> tuple[np.ndarray, SearchOptions, dict[str, np.ndarray], int]:
     """Checks what a search is asked for, and chooses the length of its buffers.
 
@@ -85,11 +95,12 @@ def prepared(
         source_ids: Sources, padded with PAD, int `(B, S)`, or `(B, U, S)` for a model
             that reads turns.
         options: Fields of `SearchOptions` and `SearchInputs`.
+        shortest: Length of the shortest buffers.
 
     Returns:
         The sources; the constants, whose `max_length` is that of the buffers; the
-        tensors by name; and how many positions the buffers are shorter than
-        `max_length` after the cut to the model's positions.
+        tensors by name; and the `max_length` that was asked for, after the cut to the
+        model's positions.
 
     Raises:
         TypeError: If there is no such option.
@@ -108,32 +119,32 @@ def prepared(
         pad_id=constants.pad_id,
         vocabulary_size=getattr(model, "target_vocabulary_size", None),
     )
-    buffer_length = _buffer_length(
-        tensors["length_limits"], constants.min_length, max_length
-    )
-    constants = replace(constants, max_length=buffer_length)
-    return source_ids, constants, tensors, max_length - buffer_length
+    longest_output = int(tensors["length_limits"].max(initial=1))
+    needed = max(longest_output, constants.min_length + 1, shortest)
+    length = 1 << (needed - 1).bit_length()
+    if shortest == _SHORTEST_CACHE or "noise" in tensors:
+        length = min(length, max_length)
+    elif max_positions is not None:
+        length = min(length, max_positions)
+    return source_ids, replace(constants, max_length=length), tensors, max_length
 
 
-def _buffer_length(limits: np.ndarray, min_length: int, max_length: int) -> int:
-    """Least power of two that holds every row, or `max_length` if that is less."""
-    needed = max(int(limits.max(initial=1)), min_length + 1, _SHORTEST_BUFFER)
-    return min(1 << (needed - 1).bit_length(), max_length)
+def _of_length(result: SearchResult, max_length: int, pad_id: int) -> SearchResult:
+    """The result with as many positions, of which those left out hold nothing."""
+    missing = max_length - result.ids.shape[2]
 
+    def fitted(x: np.ndarray | None, fill: int = 0) -> np.ndarray | None:
+        if x is None or missing == 0:
+            return x
+        if missing < 0:
+            return x[:, :, :max_length]
+        widths = [(0, 0), (0, 0), (0, missing), *[(0, 0)] * (x.ndim - 3)]
+        return np.pad(x, widths, constant_values=fill)
 
-def _padded(result: SearchResult, missing: int, pad_id: int) -> SearchResult:
-    """The result with `missing` more positions."""
-    if missing == 0:
-        return result
-    ids = np.pad(result.ids, ((0, 0), (0, 0), (0, missing)), constant_values=pad_id)
-    attention = result.attention
-    if attention is not None:
-        attention = np.pad(attention, ((0, 0), (0, 0), (0, missing), (0, 0)))
-    token_log_probs = result.token_log_probs
-    if token_log_probs is not None:
-        token_log_probs = np.pad(token_log_probs, ((0, 0), (0, 0), (0, missing)))
     return result._replace(
-        ids=ids, attention=attention, token_log_probs=token_log_probs
+        ids=fitted(result.ids, pad_id),
+        attention=fitted(result.attention),
+        token_log_probs=fitted(result.token_log_probs),
     )
 
 
