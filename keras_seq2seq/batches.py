@@ -85,11 +85,10 @@ def threads_for_files() -> int:
     return max(1, _cores() // _MOST_AT_ONCE)
 
 
-def batches_at_once() -> int:
-    """How many batches to decode side by side.
+def _batches_at_once() -> int:
+    """As many as the cores allow for the threads that each operation has.
 
-    As many as the cores allow for the threads that each operation has; at least two,
-    since a search has stretches that keep only one core busy.
+    At least two, since a search has stretches that keep only one core busy.
     """
     threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     at_once = _cores() // int(threads) if threads.isdecimal() and int(threads) else 1
@@ -104,7 +103,10 @@ def _cores() -> int:
 
 
 def side_by_side(
-    function: Callable[[Item], Result], items: Iterable[Item], *, count: int = 2
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    count: int | None = None,
 ) -> Iterator[tuple[Item, Result]]:
     """Apply a function to items, a few of them at once, and yield in order.
 
@@ -112,11 +114,12 @@ def side_by_side(
         function: What is done with each item, in a thread.
         items: The items; as many more as are worked on wait in line, so that a thread
             finds its next one whatever the first one still takes.
-        count: How many at once.
+        count: How many at once; None for what TensorFlow's threads and the cores allow.
 
     Yields:
         Each item and what the function returned.
     """
+    count = _batches_at_once() if count is None else count
     with ThreadPoolExecutor(count) as pool:
         begun: deque = deque()
         try:

@@ -5,7 +5,6 @@ error. A user's mistake prints one message and exits 2; a fault of the package k
 its traceback.
 """
 
-import json
 import os
 import sys
 import warnings
@@ -45,6 +44,7 @@ from keras_seq2seq.cli_options import (
 from keras_seq2seq.console import (
     import_backend,
     is_user_mistake,
+    json_line,
     message,
     progress,
     say,
@@ -230,9 +230,9 @@ def translate(
             raise FileNotFoundError(f"`{name}` must be a file. Received: {file}.")
     if details and format is not TextFormat.jsonl:
         raise ValueError("`--details` needs --format jsonl. Received: --format text.")
-    if input_file is not None and not stream:
-        _expect_file()
-    translator = _load(run, ensemble, series=False)
+    translator = _load(
+        run, ensemble, series=False, file=bool(input_file and not stream)
+    )
     from keras_seq2seq.actions import TranslatedText, set_decoding
 
     set_decoding(translator, run, overrides or [])
@@ -293,7 +293,7 @@ def score(
     with progress("pairs", total=len(sources)) as bar:
         scores = translator.score(sources, targets, progress=bar)
     if format is TextFormat.jsonl:
-        write(output, (_json(score._asdict()) for score in scores))
+        write(output, (json_line(score._asdict()) for score in scores))
     else:
         write(output, (f"{log_prob:.6f}\t{n}" for log_prob, n in scores))
     say(f"Perplexity: {perplexity(scores):.4f}")
@@ -326,8 +326,7 @@ def evaluate(
     from keras_seq2seq.actions import evaluate_files, evaluate_series
     from keras_seq2seq.evaluation import result_lines, write_results
 
-    _expect_file()
-    translator = _load(run, ensemble)
+    translator = _load(run, ensemble, file=True)
     own_test_set = source is None and target is None
     if hasattr(translator.config, "series"):
         options: dict[str, Any] = {"source": source, "target": target}
@@ -474,15 +473,12 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _expect_file() -> None:
-    """Prepare TensorFlow, which has not started, for decoding a file."""
-    from keras_seq2seq.batches import threads_for_files
-
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads_for_files()))
-
-
 def _load(
-    run: Path, ensemble: list[Path] | None = None, *, series: bool | None = None
+    run: Path,
+    ensemble: list[Path] | None = None,
+    *,
+    series: bool | None = None,
+    file: bool = False,
 ) -> Any:
     """Load run folders, looking at them before the seconds that Keras takes."""
     runs = [run, *(ensemble or [])]
@@ -492,7 +488,7 @@ def _load(
                 f"`RUN` must be a folder that `train` wrote. Received: {folder}, which "
                 f"{'is a file' if folder.exists() else 'does not exist'}."
             )
-    import_backend()
+    import_backend(file=file)
     from keras_seq2seq.ensembles import load_ensemble
     from keras_seq2seq.pipelines import load
 
@@ -501,7 +497,3 @@ def _load(
         kinds = ("with [series]", "of text")[:: 1 if series else -1]
         raise ValueError(f"`RUN` must be one {kinds[0]}. Received: {run}, {kinds[1]}.")
     return loaded
-
-
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False)

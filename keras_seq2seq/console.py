@@ -2,6 +2,7 @@
 
 import dis
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -98,12 +99,17 @@ def show_warning(message: Any, *_: Any, **__: Any) -> None:
     say(f"Warning: {message}")
 
 
-def import_backend(*, required: bool = True) -> None:
+def import_backend(*, required: bool = True, file: bool = False) -> None:
     """Import Keras without what TensorFlow prints before it heeds any log level.
 
     Args:
         required: Whether it is an error if Keras or its backend cannot be imported.
+        file: Whether a file will be decoded, many texts at once.
     """
+    if file:
+        from keras_seq2seq.batches import threads_for_files
+
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads_for_files()))
     try:
         sys.stderr.flush()
         saved = os.dup(2)
@@ -141,3 +147,8 @@ def show_version(value: bool) -> None:
         )
         typer.echo(f"keras-seq2seq {__version__} ({', '.join(found)})")
         raise typer.Exit
+
+
+def json_line(value: dict[str, Any]) -> str:
+    """One line of JSON, its characters as they are."""
+    return json.dumps(value, ensure_ascii=False)

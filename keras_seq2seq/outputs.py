@@ -1,5 +1,6 @@
 """What a search wrote, as text, and the choice among samples by their agreement."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -224,3 +225,20 @@ def joined(parts: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
         finished=all(part.finished for part in parts),
         truncated_source=any(part.truncated_source for part in parts),
     )
+
+
+def warn_cut(what: str, cut: int, total: int, limit: int | None) -> None:
+    """Warns of texts that were cut, if there are any, as the caller's caller.
+
+    Args:
+        what: What the texts are.
+        cut: How many were cut.
+        total: How many there are.
+        limit: Most tokens that the model can hold.
+    """
+    if cut:
+        warnings.warn(
+            f"{cut} of {total} {what} have more than the {limit:,} tokens that the "
+            "model can hold; they were cut.",
+            stacklevel=3,
+        )

@@ -1,7 +1,6 @@
 """Text in, text out: a trained model with its tokenizers and decoding settings."""
 
 import secrets
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, overload
@@ -11,7 +10,6 @@ import numpy as np
 
 from keras_seq2seq.batches import (
     Batch,
-    batches_at_once,
     inference_batches,
     pad_rows,
     round_up,
@@ -33,6 +31,7 @@ from keras_seq2seq.outputs import (
     different_texts,
     joined,
     make_hypotheses,
+    warn_cut,
     with_unknown_replaced,
 )
 from keras_seq2seq.requests import (
@@ -206,7 +205,7 @@ class Translator:
             rows = [asked[i] for i in batch.rows]
             return self._search(request, sources, inputs, rows, batch)
 
-        for batch, result in side_by_side(search, batches, count=batches_at_once()):
+        for batch, result in side_by_side(search, batches):
             rows = [asked[i] for i in batch.rows]
             for row, index in enumerate(rows):
                 hypotheses = make_hypotheses(
@@ -398,7 +397,7 @@ class Translator:
                 "`sources` and `targets` must have the same number of texts. "
                 f"Received: {len(encoded)} sources, {len(labels)} targets."
             )
-        _warn_cut("targets", cut, len(labels), self.model.max_positions)
+        warn_cut("targets", cut, len(labels), self.model.max_positions)
         budget = self.decoding.batch_tokens if batch_tokens is None else batch_tokens
         check_number("batch_tokens", budget, 1, whole=True)
         if self._scorer is None:
@@ -481,7 +480,7 @@ class Translator:
                 Source((*ids[:kept], END_ID) if ids else (), kept < len(ids))
             )
         cut = sum(source.truncated for source in encoded)
-        _warn_cut("sources", cut, len(encoded), self.model.max_positions)
+        warn_cut("sources", cut, len(encoded), self.model.max_positions)
         return encoded
 
     def _encode_targets(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -491,12 +490,3 @@ class Translator:
         kept = [label[: self._fit(len(label))] for label in labels]
         cut = sum(len(k) < len(label) for k, label in zip(kept, labels, strict=True))
         return kept, cut
-
-
-def _warn_cut(what: str, cut: int, total: int, limit: int | None) -> None:
-    if cut:
-        warnings.warn(
-            f"{cut} of {total} {what} have more than the {limit:,} tokens that the "
-            "model can hold; they were cut.",
-            stacklevel=3,
-        )

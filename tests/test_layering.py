@@ -164,6 +164,7 @@ FRONT = {
 # Where one function needs TensorFlow itself, and why.
 TENSORFLOW_INSIDE_FUNCTIONS = {
     "decoding/programs.py": "tf.function compiles the search on that backend",
+    "gathers.py": "tf.gather is one operation where Keras's are many",
 }
 WITHOUT_TENSORFLOW = (
     "layers",

@@ -52,11 +52,12 @@ class CopyModel:
     def step(self, token_ids, memory, state):
         ids, position = memory["ids"], state["position"]
         num_beams = ops.shape(position)[0] // ops.shape(ids)[0]
-        ids = ops.repeat(ids, num_beams, axis=0)
+        # Padding after the last token, however wide the batch is.
+        ids = ops.pad(ops.repeat(ids, num_beams, axis=0), ((0, 0), (0, 1)))
         last = ops.shape(ids)[1] - 1
         index = ops.expand_dims(ops.minimum(position, last), 1)
         current = ops.squeeze(ops.take_along_axis(ids, index, axis=1), 1)
-        attention = ops.one_hot(ops.squeeze(index, 1), ops.shape(ids)[1])
+        attention = ops.one_hot(ops.squeeze(index, 1), last)
         return self._logits(current), {"position": position + 1}, attention
 
     def repeat_state(self, state, count):

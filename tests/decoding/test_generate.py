@@ -162,17 +162,17 @@ def test_generate_sees_weights_that_training_changed(model):
 
 
 def test_one_program_serves_all_shapes_and_lengths_share_a_few():
-    model = HistoryModel(max_length=64)
+    model = HistoryModel(max_length=256)
     traces = []
     step = model.step
     model.step = lambda *arguments: traces.append(1) or step(*arguments)
     for rows in (1, 2, 3):
-        for limit in (3, 9, 16):
+        for limit in (3, 16, 128):
             limits = np.full((rows,), limit)
-            generate(model, SOURCES[:rows], max_length=64, length_limits=limits)
+            generate(model, SOURCES[:rows], max_length=limit, length_limits=limits)
     first = len(traces)
-    generate(model, SOURCES, max_length=64, length_limits=np.array([2, 17, 30]))
-    generate(model, SOURCES, max_length=64, length_limits=np.array([32, 1, 1]))
+    generate(model, SOURCES, max_length=256, length_limits=np.array([2, 129, 30]))
+    generate(model, SOURCES, max_length=256, length_limits=np.array([200, 1, 1]))
     assert len(traces) == 2 * first
 
 
