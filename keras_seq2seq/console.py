@@ -121,6 +121,8 @@ def import_backend(*, required: bool = True, file: bool = False) -> None:
                 os.dup2(sink.fileno(), 2)
         import keras
 
+        if keras.backend.backend() == "jax":
+            _keep_programs()
         keras.ops.zeros(1)  # the device is looked for at the first operation
     except ImportError:
         if required:
@@ -129,6 +131,17 @@ def import_backend(*, required: bool = True, file: bool = False) -> None:
         if saved is not None:
             os.dup2(saved, 2)
             os.close(saved)
+
+
+def _keep_programs() -> None:
+    """Let JAX find again what earlier processes compiled, unless it was told where."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(caches) / "keras_seq2seq" / "jax"
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def show_version(value: bool) -> None:

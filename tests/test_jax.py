@@ -157,3 +157,41 @@ def test_the_recipe_of_a_run_trains_on_jax(folder, name):
     text = (folder / name / "metrics.jsonl").read_text(encoding="utf-8")
     here = json.loads(text.splitlines()[-1])["val_loss"]
     assert losses[1] == pytest.approx(here, rel=0.2)
+
+
+SECOND_PROCESS = """
+from keras_seq2seq.console import import_backend
+import_backend()
+import jax, keras
+from keras_seq2seq.decoding import generate
+from keras_seq2seq.models import TransformerSeq2Seq
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+model = TransformerSeq2Seq(9, 9, dim=8, num_heads=2, feedforward_dim=8,
+                           num_encoder_layers=1, num_decoder_layers=1)
+generate(model, [[4, 5, 3]], max_length=4, start_id=2, end_id=3)
+print(found.count("/jax/compilation_cache/cache_hits") > 0)
+print(jax.config.jax_compilation_cache_dir)
+"""
+
+
+def test_programs_are_kept_for_the_next_process(tmp_path):
+    def run(**variables):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+        environment |= {"KERAS_BACKEND": "jax", "XDG_CACHE_HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", SECOND_PROCESS],
+            env=environment | variables,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    kept = str(tmp_path / "keras_seq2seq" / "jax")
+    assert run() == ["False", kept]
+    assert run() == ["True", kept]
+    own = str(tmp_path / "own")
+    assert run(JAX_COMPILATION_CACHE_DIR=own) == ["False", own]

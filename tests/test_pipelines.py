@@ -1,7 +1,9 @@
 """A model that copies its source makes every answer known beforehand."""
 
+import os
 import shutil
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from keras import ops
 from sacrebleu.metrics import CHRF
 
+from keras_seq2seq import batches as batching
 from keras_seq2seq.batches import (
     inference_batches,
     pad_rows,
@@ -16,6 +19,7 @@ from keras_seq2seq.batches import (
     side_by_side,
 )
 from keras_seq2seq.config import DecodingConfig
+from keras_seq2seq.console import import_backend
 from keras_seq2seq.corpora import Pair
 from keras_seq2seq.outputs import by_agreement, with_unknown_replaced
 from keras_seq2seq.pipelines import Hypothesis, Translator, load
@@ -329,6 +333,53 @@ def test_inference_batches_have_every_row_once_in_few_shapes():
         assert max(lengths[row] for row in rows) <= width <= 90
     assert len({(height, width) for _, height, width in batches}) <= 20
     assert max(lengths) == lengths[batches[0].rows[0]]
+
+
+def test_exact_batches_are_no_larger_than_their_rows():
+    lengths = [int(n) for n in np.random.default_rng(3).integers(1, 90, 500)]
+    rounded = inference_batches(lengths, batch_tokens=512, max_width=90)
+    exact = inference_batches(lengths, batch_tokens=512, max_width=90, exact=True)
+    for few, own in zip(rounded, exact, strict=True):
+        assert few.rows == own.rows
+        assert own.height == len(own.rows)
+        assert own.width == max(lengths[row] for row in own.rows)
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "expected"),
+    [(1, "", 2), (4, "", 2), (4, "1", 4), (4, "2", 2), (32, "4", 8), (32, "1", 8)],
+)
+def test_as_many_batches_at_once_as_cores_are_free(
+    cores, threads, expected, monkeypatch
+):
+    monkeypatch.setattr(batching, "_cores", lambda: cores)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", threads)
+    running, most, lock = set(), [0], threading.Lock()
+
+    def work(item):
+        with lock:
+            running.add(item)
+            most[0] = max(most[0], len(running))
+        time.sleep(0.02)
+        with lock:
+            running.discard(item)
+
+    list(side_by_side(work, range(24)))
+    assert most[0] == expected
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 1), (2, 1), (8, 1), (64, 8)])
+def test_an_operation_has_few_threads_where_files_are_decoded(
+    cores, expected, monkeypatch
+):
+    monkeypatch.setattr(batching, "_cores", lambda: cores)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "")  # so that it is undone
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
+    import_backend(file=True)
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == str(expected)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+    import_backend(file=True)
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == "3"
 
 
 def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():
