@@ -18,7 +18,7 @@ ALLOWED = {
     "layers": {"buffers"},
     "models": {"buffers", "gathers", "layers"},
     "decoding": {"buffers", "gathers"},
-    "losses": set(),
+    "losses": {"gathers"},
     "metrics": {"losses"},
     "schedules": set(),
     "training_modes": {"buffers", "layers"},
