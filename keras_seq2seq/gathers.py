@@ -42,3 +42,18 @@ def take_by_row(x: Any, columns: Any) -> Any:
         return tf.gather(x, columns, axis=1, batch_dims=1)
     places = (*ops.shape(columns), *[1] * (len(x.shape) - 2))
     return ops.take_along_axis(x, ops.reshape(columns, places), axis=1)
+
+
+def take_last(x: Any, ids: Any) -> Any:
+    """Returns one number of each vector.
+
+    Args:
+        x: `(…, V)`.
+        ids: int32 `(…)`, none negative and none too large.
+
+    Returns:
+        `(…)`.
+    """
+    vectors = ops.reshape(x, (-1, x.shape[-1]))
+    found = take_by_row(vectors, ops.reshape(ids, (-1, 1)))
+    return ops.reshape(found, ops.shape(ids))

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from keras_seq2seq.gathers import take_by_row
+from keras_seq2seq.gathers import take_last
 
 __all__ = ["TokenCrossEntropy", "token_log_probs"]
 
@@ -40,7 +40,7 @@ def _log_probs(label_ids, logits, *, with_mean):
         exponentials = ops.exp(logits - highest)
         total = ops.sum(exponentials, axis=-1, keepdims=True)
         log_normalizer = highest + ops.log(total)
-        label_logits = _picked(logits, label_ids)
+        label_logits = ops.expand_dims(take_last(logits, label_ids), -1)
 
         def gradient(*args, upstream=None):
             # TensorFlow gives them one by one, JAX as one tuple.
@@ -63,14 +63,6 @@ def _log_probs(label_ids, logits, *, with_mean):
 
     values = log_probs(ops.cast(label_ids, "int32"), ops.cast(logits, "float32"))
     return values if with_mean else (*values, None)
-
-
-def _picked(x, ids):
-    """The numbers of `x`, `(B, T, V)`, at the `ids`, `(B, T)`, as `(B, T, 1)`."""
-    shape = ops.shape(x)
-    rows = ops.reshape(x, (-1, shape[2]))
-    picked = take_by_row(rows, ops.reshape(ids, (-1, 1)))
-    return ops.reshape(picked, (shape[0], shape[1], 1))
 
 
 def _replaced(x, ids, values):

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
-from keras_seq2seq.batches import inference_batches, pad_rows
-from keras_seq2seq.decoding import target_log_probs
+from keras_seq2seq.batches import Batch, inference_batches, pad_rows, side_by_side
+from keras_seq2seq.decoding import compiled_by_shape, program, target_log_probs
 from keras_seq2seq.tokenizers import PAD_ID, START_ID
 
 
@@ -18,69 +19,56 @@ class Score(NamedTuple):
     num_tokens: int
 
 
-class TargetScorer(keras.Model):
-    """Teacher-forced log-probabilities as a model, compiled by `predict_on_batch`.
+def score_targets(
+    model: keras.Model,
+    sources: Sequence[Sequence[int]],
+    labels: Sequence[Sequence[int]],
+    *,
+    batch_tokens: int,
+    progress: Callable[[int], None] | None = None,
+) -> list[Score]:
+    """Score targets under teacher forcing, in batches of similar length.
 
     Args:
         model: A `Seq2Seq` model.
+        sources: Ids of each source, END included.
+        labels: Ids of each target, END included.
+        batch_tokens: Positions of a batch, of the longer side.
+        progress: Called with the number of pairs each time a batch is done.
+
+    Returns:
+        A score for each pair, in order.
     """
+    some = keras.KerasTensor((None, None), "int32")
+    log_probs_of = program(model, "score_targets", _log_probs, signature=[some] * 3)
 
-    def __init__(self, model: keras.Model) -> None:
-        super().__init__(name="target_scorer")
-        self.model = model
-        # On TensorFlow, XLA would compile for seconds at each new shape; on JAX there
-        # is no other way to compile.
-        self.compile(jit_compile=keras.config.backend() == "jax")
+    def score(batch: Batch) -> np.ndarray:
+        rows, *shape = batch
+        wanted = [labels[row] for row in rows]
+        inputs = [[START_ID, *label[:-1]] for label in wanted]
+        sides = ([sources[row] for row in rows], inputs, wanted)
+        return np.asarray(log_probs_of(*(pad_rows(ids, *shape) for ids in sides)))
 
-    def call(self, inputs: dict[str, Any]) -> Any:
-        """Return log-probabilities, `(B,)`, of `label_ids`, `(B, T)`."""
-        label_ids = inputs["label_ids"]
-        logits = self.model(
-            {"source_ids": inputs["source_ids"], "target_ids": inputs["target_ids"]},
-            training=False,
-        )
-        weights = keras.ops.cast(keras.ops.not_equal(label_ids, PAD_ID), "float32")
-        return target_log_probs(logits, label_ids, weights)
+    scores = [Score(0.0, 0)] * len(labels)
+    batches = inference_batches(
+        [max(len(s), len(t)) for s, t in zip(sources, labels, strict=True)],
+        batch_tokens=batch_tokens,
+        max_width=model.max_positions,
+        exact=not compiled_by_shape(),
+    )
+    for batch, log_probs in side_by_side(score, batches):
+        for index, row in enumerate(batch.rows):
+            scores[row] = Score(float(log_probs[index]), len(labels[row]))
+        if progress is not None:
+            progress(len(batch.rows))
+    return scores
 
-    def score(
-        self,
-        sources: Sequence[Sequence[int]],
-        labels: Sequence[Sequence[int]],
-        *,
-        batch_tokens: int,
-        progress: Callable[[int], None] | None = None,
-    ) -> list[Score]:
-        """Score targets in batches of similar length.
 
-        Args:
-            sources: Ids of each source, END included.
-            labels: Ids of each target, END included.
-            batch_tokens: Positions of a batch, of the longer side.
-            progress: Called with the number of pairs each time a batch is done.
-
-        Returns:
-            A score for each pair, in order.
-        """
-        lengths = [max(len(s), len(t)) for s, t in zip(sources, labels, strict=True)]
-        scores = [Score(0.0, 0)] * len(labels)
-        for rows, height, width in inference_batches(
-            lengths, batch_tokens=batch_tokens, max_width=self.model.max_positions
-        ):
-            wanted = [labels[row] for row in rows]
-            log_probs = self.predict_on_batch(
-                {
-                    "source_ids": pad_rows([sources[i] for i in rows], height, width),
-                    "target_ids": pad_rows(
-                        [[START_ID, *label[:-1]] for label in wanted], height, width
-                    ),
-                    "label_ids": pad_rows(wanted, height, width),
-                }
-            )
-            for index, row in enumerate(rows):
-                scores[row] = Score(float(log_probs[index]), len(labels[row]))
-            if progress is not None:
-                progress(len(rows))
-        return scores
+def _log_probs(model: Any, source_ids: Any, target_ids: Any, label_ids: Any) -> Any:
+    """Log-probabilities of `label_ids`, `(B, T)`, each of a whole target, `(B,)`."""
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    weights = keras.ops.cast(keras.ops.not_equal(label_ids, PAD_ID), "float32")
+    return target_log_probs(model(inputs, training=False), label_ids, weights)
 
 
 def perplexity(scores: Iterable[Score]) -> float:

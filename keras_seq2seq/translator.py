@@ -41,7 +41,7 @@ from keras_seq2seq.requests import (
     make_request,
     row_seeds,
 )
-from keras_seq2seq.scoring import Score, TargetScorer, perplexity
+from keras_seq2seq.scoring import Score, perplexity, score_targets
 from keras_seq2seq.sentences import split_sentences
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
@@ -91,7 +91,6 @@ class Translator:
         self.tokenizers = tokenizers
         self.config = config
         self.decoding = DecodingConfig() if config is None else config.decoding
-        self._scorer: TargetScorer | None = None
 
     @overload
     def __call__(self, text_or_texts: str, **options: Any) -> str: ...
@@ -400,10 +399,10 @@ class Translator:
         warn_cut("targets", cut, len(labels), self.model.max_positions)
         budget = self.decoding.batch_tokens if batch_tokens is None else batch_tokens
         check_number("batch_tokens", budget, 1, whole=True)
-        if self._scorer is None:
-            self._scorer = TargetScorer(self.model)
         ids = [source.ids or (END_ID,) for source in encoded]
-        return self._scorer.score(ids, labels, batch_tokens=budget, progress=progress)
+        return score_targets(
+            self.model, ids, labels, batch_tokens=budget, progress=progress
+        )
 
     def perplexity(self, pairs: Iterable[tuple[str, str]], **options: Any) -> float:
         """Return the perplexity of the targets, from totals over all their tokens.

@@ -24,7 +24,7 @@ from keras_seq2seq.corpora import Pair
 from keras_seq2seq.outputs import by_agreement, with_unknown_replaced
 from keras_seq2seq.pipelines import Hypothesis, Translator, load
 from keras_seq2seq.requests import row_seeds
-from keras_seq2seq.scoring import Score, TargetScorer, perplexity
+from keras_seq2seq.scoring import Score, perplexity, score_targets
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
 ALPHABET = ["abcdeé", "edcba é", "b", "dé ca"]
@@ -295,8 +295,11 @@ def test_scores_of_a_real_model_are_those_of_teacher_forcing(tiny_run):
         for _ in hypotheses
     ]
     flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
-    scores = TargetScorer(translator.model).score(
-        sources, [hypothesis.ids for hypothesis in flat], batch_tokens=64
+    scores = score_targets(
+        translator.model,
+        sources,
+        [hypothesis.ids for hypothesis in flat],
+        batch_tokens=64,
     )
     for hypothesis, score in zip(flat, scores, strict=True):
         assert hypothesis.log_prob == pytest.approx(score.log_prob, abs=1e-4)

@@ -11,7 +11,7 @@ from keras_seq2seq.decoding.checks import check_phrases_fit, check_prefixes_fit
 from keras_seq2seq.decoding.generate import generate
 from keras_seq2seq.decoding.greedy import greedy_search, sample
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, check_number
-from keras_seq2seq.decoding.programs import compiled_by_shape
+from keras_seq2seq.decoding.programs import compiled_by_shape, program
 from keras_seq2seq.decoding.sampling import uniform_noise
 from keras_seq2seq.decoding.scoring import (
     coverage_score,
@@ -35,6 +35,7 @@ __all__ = [
     "generate",
     "greedy_search",
     "length_penalty",
+    "program",
     "sample",
     "stream",
     "target_log_probs",

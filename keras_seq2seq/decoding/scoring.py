@@ -4,6 +4,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_seq2seq.gathers import take_last
+
 __all__ = ["coverage_score", "length_penalty", "target_log_probs"]
 
 
@@ -66,8 +68,7 @@ def target_log_probs(logits: Any, label_ids: Any, label_weights: Any) -> Any:
         Natural-log probabilities, float32 `(B,)`.
     """
     logits = ops.cast(logits, "float32")
-    label_ids = ops.expand_dims(ops.cast(label_ids, "int32"), axis=-1)  # (B, T, 1)
-    label_logits = ops.squeeze(ops.take_along_axis(logits, label_ids, axis=-1), -1)
+    label_logits = take_last(logits, ops.cast(label_ids, "int32"))  # (B, T)
     log_probs = label_logits - ops.logsumexp(logits, axis=-1)  # (B, T)
     weights = ops.cast(label_weights, "float32")
     # Not weights * log_probs alone: 0 times NaN is NaN.
