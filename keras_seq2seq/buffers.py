@@ -77,15 +77,20 @@ def write_at(buffer: Any, index: Any, values: Any, *, axis: int) -> Any:
     return ops.reshape(blocks, shape)
 
 
-def empty_cache(shape: tuple, *, axis: int, dtype: str) -> Any:
+def empty_cache(
+    shape: tuple, *, axis: int, dtype: str, window: int | None = None
+) -> Any:
     """Returns a cache for `append`: zeros, or nothing where caches grow.
 
     Args:
         shape: Its full shape, the number of rows first.
         axis: The axis of its positions.
         dtype: Its dtype.
+        window: How many positions it keeps, the newest; None for all.
     """
-    if _way() == "grow":
+    if window is not None:
+        shape = (*shape[:axis], min(shape[axis], window), *shape[axis + 1 :])
+    elif _way() == "grow":
         # A loop wants to see that this axis has no fixed length: nothing of the
         # unknown number of rows.
         shape = (*shape[:axis], shape[0] * 0, *shape[axis + 1 :])
@@ -97,7 +102,9 @@ def grows() -> bool:
     return _way() == "grow"
 
 
-def append(cache: Any, index: Any, values: Any, *, axis: int) -> Any:
+def append(
+    cache: Any, index: Any, values: Any, *, axis: int, window: int | None = None
+) -> Any:
     """Returns a cache with one more position.
 
     Args:
@@ -106,7 +113,10 @@ def append(cache: Any, index: Any, values: Any, *, axis: int) -> Any:
         values: Of the cache's dtype and shape, but one position along `axis`, which
             is more than one entry where hypotheses share the cache.
         axis: The axis of its positions.
+        window: As in `empty_cache`: the newest position replaces the oldest of a ring.
     """
-    if _way() == "grow":
+    if window is not None:
+        index = index % (cache.shape[axis] // values.shape[axis])
+    elif _way() == "grow":
         return ops.concatenate([cache, values], axis=axis)
     return write_at(cache, index, values, axis=axis)

@@ -93,6 +93,20 @@ def test_caches_hold_what_was_appended_in_every_way(way):
     assert not grows()
 
 
+@pytest.mark.parametrize("way", ["blend", "slice", "grow"])
+@pytest.mark.parametrize(
+    ("window", "kept"), [(2, [4, 3]), (3, [3, 4, 2]), (9, [*range(5)])]
+)
+def test_a_window_keeps_the_newest_positions(window, kept, way):
+    values = np.arange(5 * 2 * 3, dtype="float32").reshape(5, 2, 1, 3)
+    with filled_by(way):
+        cache = empty_cache((2, 5, 3), axis=1, dtype="float32", window=window)
+        for index in range(5):
+            cache = append(cache, index, values[index], axis=1, window=window)
+    expected = np.concatenate([values[index] for index in kept], axis=1)
+    np.testing.assert_array_equal(cache, expected)
+
+
 def test_an_unknown_way_is_named():
     with (
         pytest.raises(ValueError, match='"grow" or "blend". Received: way=\'copy\''),

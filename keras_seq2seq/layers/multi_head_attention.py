@@ -6,12 +6,10 @@ position with cached keys and values, for decoding; both run the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
 from keras import ops
 
-from keras_seq2seq.buffers import append, empty_cache, grows, write_at
+from keras_seq2seq.buffers import append, empty_cache, grows
 from keras_seq2seq.layers.attention import attend, make_score, multiply_rows
 from keras_seq2seq.layers.local_attention import local_attend
 from keras_seq2seq.layers.positions import rotate
@@ -235,13 +233,9 @@ class SelfAttention(_Attention):
             `(R, D)` and the new cache.
         """
         query, keys, values = self._project_step(x, index, num_rows)
-        # A window's cache is a ring: the newest position replaces the one that left.
-        write: Callable = append
-        slot = index
-        if self.window is not None:
-            write, slot = write_at, index % (cache["keys"].shape[2] // num_rows)
-        keys = write(cache["keys"], slot, keys, axis=2)
-        values = write(cache["values"], slot, values, axis=2)
+        window = None if self.window is None else self.window[0] + 1
+        keys = append(cache["keys"], index, keys, axis=2, window=window)
+        values = append(cache["values"], index, values, axis=2, window=window)
         context, _ = attend(self.score_layer(query, keys), values, attention_mask)
         output = self.output_projection(merge_rows(context))
         return output, {"keys": keys, "values": values}
@@ -269,11 +263,8 @@ class SelfAttention(_Attention):
         With a window it is no longer than that.
         """
         shape = (rows, self.num_heads, length, self._head_dim)
-        if self.window is not None:
-            shape = (*shape[:2], min(length, self.window[0] + 1), shape[3])
-            empty = ops.zeros(shape, dtype=self.compute_dtype)
-        else:
-            empty = empty_cache(shape, axis=2, dtype=self.compute_dtype)
+        window = None if self.window is None else self.window[0] + 1
+        empty = empty_cache(shape, axis=2, dtype=self.compute_dtype, window=window)
         return {"keys": empty, "values": empty}
 
     def get_config(self):

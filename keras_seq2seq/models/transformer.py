@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seq2seq.buffers import append, empty_cache, grows, write_at
+from keras_seq2seq.buffers import append, empty_cache, grows
 from keras_seq2seq.gathers import take_rows
 from keras_seq2seq.layers import (
     LayerNormalization,
@@ -328,13 +328,11 @@ class TransformerSeq2Seq(Seq2Seq):
             a cache wrote what a row sees at each position.
         """
         rows = ops.shape(memory["mask"])[0]
-        if self.window is None:
-            slots = empty_cache((rows, 1, max_length), axis=2, dtype="int32")
-        else:
-            slots = ops.zeros((rows, 1, min(max_length, self.window)), dtype="int32")
         return {
             "position": ops.zeros((rows,), dtype="int32"),
-            "slots": slots,
+            "slots": empty_cache(
+                (rows, 1, max_length), axis=2, dtype="int32", window=self.window
+            ),
             "layers": [
                 block.self_attention.empty_cache(rows, max_length)
                 for block in self.decoder_blocks
@@ -389,10 +387,7 @@ class TransformerSeq2Seq(Seq2Seq):
             return slots, ops.reshape(written, (1, 1, 1, -1))
         own = ops.reshape(ops.arange(num_rows, dtype="int32"), (1, num_rows, 1))
         new = ops.broadcast_to(own, (ops.shape(slots)[0], num_rows, 1))
-        if self.window is None:
-            slots = append(slots, index, new, axis=2)
-        else:
-            slots = write_at(slots, index % slots.shape[2], new, axis=2)
+        slots = append(slots, index, new, axis=2, window=self.window)
         length = ops.shape(slots)[2]
         # Positions that were never written hold slot 0.
         written = ops.reshape(ops.arange(length) <= index, (1, 1, length, 1))

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_seq2seq.decoding.search import repeat_rows
+from keras_seq2seq.models import ConvSeq2Seq, RecurrentSeq2Seq, TransformerSeq2Seq
 
 PAD, UNK, START, END = 0, 1, 2, 3
 BANNED = (PAD, START)
@@ -37,6 +38,33 @@ def chain_log_probs(transitions):
     with np.errstate(divide="ignore"):
         table = np.log(transitions)
     return lambda tokens: table[tokens[-1] if tokens else START]
+
+
+def tiny_model(name, sizes=(12, 6), **arguments):
+    """A model of each kind, of new weights."""
+    if name == "transformer":
+        return TransformerSeq2Seq(
+            *sizes,
+            dim=8,
+            num_heads=2,
+            feedforward_dim=8,
+            num_encoder_layers=1,
+            num_decoder_layers=2,
+            positions="learned",
+            max_positions=20,
+            **arguments,
+        )
+    if name == "convolutional":
+        return ConvSeq2Seq(
+            *sizes,
+            embedding_dim=8,
+            encoder_channels=[8],
+            decoder_channels=[8, 6],
+            decoder_kernel_size=[3, 1],
+            output_dim=8,
+            max_positions=20,
+        )
+    return RecurrentSeq2Seq(*sizes, units=8, embedding_dim=8, num_decoder_layers=2)
 
 
 class HistoryModel(keras.Model):

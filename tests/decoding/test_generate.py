@@ -9,7 +9,6 @@ import pytest
 from keras import ops
 
 from keras_seq2seq.decoding import beam_search, generate, greedy_search
-from keras_seq2seq.models import ConvSeq2Seq, RecurrentSeq2Seq, TransformerSeq2Seq
 from tests.decoding.oracles import (
     HistoryModel,
     assert_same,
@@ -17,36 +16,10 @@ from tests.decoding.oracles import (
     exhaustive,
     hypotheses,
     row_of,
+    tiny_model,
 )
 
 SOURCES = np.array([[4, 5, 6], [7, 8, 0], [9, 3, 0]], "int32")
-
-
-def tiny_model(name):
-    if name == "transformer":
-        return TransformerSeq2Seq(
-            12,
-            6,
-            dim=8,
-            num_heads=2,
-            feedforward_dim=8,
-            num_encoder_layers=1,
-            num_decoder_layers=2,
-            positions="learned",
-            max_positions=20,
-        )
-    if name == "convolutional":
-        return ConvSeq2Seq(
-            12,
-            6,
-            embedding_dim=8,
-            encoder_channels=[8],
-            decoder_channels=[8, 6],
-            decoder_kernel_size=[3, 1],
-            output_dim=8,
-            max_positions=20,
-        )
-    return RecurrentSeq2Seq(12, 6, units=8, embedding_dim=8, num_decoder_layers=2)
 
 
 @pytest.fixture(params=["transformer", "recurrent", "convolutional"])

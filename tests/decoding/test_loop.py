@@ -6,13 +6,15 @@ from keras import ops
 
 from keras_seq2seq.buffers import filled_by
 from keras_seq2seq.decoding import beam_search, generate
-from keras_seq2seq.models import (
-    ConvSeq2Seq,
-    EnsembleSeq2Seq,
-    RecurrentSeq2Seq,
-    TransformerSeq2Seq,
+from keras_seq2seq.models import EnsembleSeq2Seq
+from tests.decoding.oracles import (
+    END,
+    START,
+    HistoryModel,
+    assert_same,
+    row_of,
+    tiny_model,
 )
-from tests.decoding.oracles import END, START, HistoryModel, assert_same, row_of
 
 COUNT = 21
 LIMITS = np.random.default_rng(5).permutation(COUNT) % 8 + 1
@@ -116,28 +118,13 @@ def test_every_option_gives_each_source_what_it_has_alone(name):
 
 
 def model_named(name):
-    shared = {"dim": 8, "num_heads": 2, "feedforward_dim": 8}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
-    if name == "transformer":
-        return TransformerSeq2Seq(20, 20, **shared, **layers)
+    sizes = (20, 20)
     if name == "window":
-        return TransformerSeq2Seq(
-            20, 20, window=3, tie_output=False, **shared, **layers
-        )
-    if name == "recurrent":
-        return RecurrentSeq2Seq(20, 20, units=8, embedding_dim=8)
-    if name == "convolutional":
-        return ConvSeq2Seq(
-            20,
-            20,
-            embedding_dim=8,
-            encoder_channels=[8],
-            decoder_channels=[8, 6],
-            decoder_kernel_size=[3, 1],
-            output_dim=8,
-            max_positions=20,
-        )
-    return EnsembleSeq2Seq([model_named("transformer"), model_named("recurrent")])
+        return tiny_model("transformer", sizes, window=3, tie_output=False)
+    if name == "ensemble":
+        members = [tiny_model(kind, sizes) for kind in ("transformer", "recurrent")]
+        return EnsembleSeq2Seq(members)
+    return tiny_model(name, sizes)
 
 
 @pytest.mark.parametrize(
