@@ -109,7 +109,7 @@ def our_training(name, side, arguments):
 
     class Batches(keras.utils.PyDataset):
         def __init__(self, batches):
-            super().__init__()
+            super().__init__(workers=2)  # as the trainer's data sets
             self.batches = [
                 (
                     {"source_ids": source_ids, "target_ids": target_ids},

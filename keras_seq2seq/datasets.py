@@ -62,7 +62,9 @@ class PairDataset(keras.utils.PyDataset):
         steps_per_epoch: int | None = None,
         epoch: int = 0,
     ) -> None:
-        super().__init__()
+        # With one worker Keras lets TensorFlow tune a pipeline, whose end it may notice
+        # late, by up to the time that the epoch took.
+        super().__init__(workers=2)
         self._check(
             batch_tokens=batch_tokens,
             max_batch_size=max_batch_size,

@@ -235,7 +235,7 @@ class SeriesWindows(keras.utils.PyDataset):
         seed: int = 0,
         epoch: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(workers=2)  # as in `datasets.PairDataset`
         self.values, self.features, self.shape = values, features, shape
         first = max(part[0], shape.source_length)
         self.origins = np.arange(first, part[1] - shape.target_length + 1, stride)
