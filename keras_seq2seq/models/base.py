@@ -9,10 +9,10 @@ call                                    meaning
 `step(token_ids, memory, state)`        next-token logits, new state, attention
 ======================================  ==========================================
 
-Every tensor of `memory` and `state` has the batch on axis 0. `memory` keeps `B`
-rows; `token_ids` and `state` have `B * N` when `N` hypotheses of each source are
-alive, those of one source side by side. `step` is pure, and `call` equals `step`
-repeated along the target.
+Every tensor of `memory` and `state` has the batch on axis 0, but for what all sources
+share, which `select_memory` then has to know. `memory` keeps `B` rows; `token_ids` and
+`state` have `B * N` when `N` hypotheses of each source are alive, those of one source
+side by side. `step` is pure, and `call` equals `step` repeated along the target.
 """
 
 from __future__ import annotations
