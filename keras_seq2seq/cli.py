@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from keras_seq2seq import cli_deploy
 from keras_seq2seq.cli_options import (
     Alternatives,
     BeamSize,
@@ -21,7 +22,6 @@ from keras_seq2seq.cli_options import (
     DecodingOverrides,
     Details,
     Ensemble,
-    ExportFormat,
     Format,
     LengthPenalty,
     MaxLength,
@@ -83,6 +83,8 @@ inspect_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(inspect_app, name="inspect")
+app.command()(cli_deploy.export)
+app.command()(cli_deploy.verify)
 
 
 def main() -> None:
@@ -405,57 +407,6 @@ def alignments(
     translator = _load(run, series=False)
     typer.echo(draw_alignment(translator, text, output, num_beams=beam_size))
     say(f"The picture is in {output}")
-
-
-@app.command()
-def export(
-    run: Run,
-    format: Annotated[
-        ExportFormat, typer.Option("--format", help="What to write.")
-    ] = ExportFormat.saved_model,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", help="Model folder; RUN/exports/saved_model."),
-    ] = None,
-    version: Annotated[
-        int | None, typer.Option("--version", min=1, help="By default the next one.")
-    ] = None,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    max_length: MaxLength = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Write a run for TF Serving; prints the folder of the new version."""
-    import_backend()
-    from keras_seq2seq.export.saved_model import export_saved_model
-
-    folder = export_saved_model(
-        run,
-        output or run / "exports" / format.value,
-        version=version,
-        num_beams=beam_size,
-        length_penalty=length_penalty,
-        max_length=max_length,
-        overwrite=overwrite,
-    )
-    typer.echo(str(folder))
-
-
-@app.command()
-def verify(
-    path: Annotated[Path, typer.Argument(help="Folder that `export` wrote.")],
-    run: Annotated[
-        Path | None, typer.Option("--run", help="Run to compare its answers with.")
-    ] = None,
-) -> None:
-    """Run each signature of an export in a fresh process; exits 1 if one is wrong."""
-    import_backend()
-    from keras_seq2seq.export.verify import verify as verify_export
-
-    report = verify_export(path, run=run)
-    typer.echo(report.table())
-    if not report.ok:
-        raise typer.Exit(1)
 
 
 @app.command()

@@ -155,6 +155,7 @@ FRONT = {
     "__main__",
     "actions",
     "cli",
+    "cli_deploy",
     "cli_options",
     "console",
     "doctor",
