@@ -81,22 +81,23 @@ def _batches(sources, size, settings):
 
 
 def _write_litert(folder, model, settings):
-    from keras_seq2seq.export.litert import convert_search
+    from keras_seq2seq.config import DecodingConfig
+    from keras_seq2seq.export.graph_search import GraphSearch
+    from keras_seq2seq.export.litert_graphs import convert
 
     fixed = not settings["run"]
     length = settings["length"] if fixed else settings["max_length"]
-    options = {"min_length": length - 1, "banned_ids": ()} if fixed else {}
+    options = {**RANKING, "min_length": length - 1 if fixed else 0}
     for kind, quantization in (("float32", None), ("int8", "dynamic")):
         if f"litert_{kind}" not in settings["runtimes"]:
             continue
         for beams in beams_of(settings):
-            content = convert_search(
-                model,
-                quantization=quantization,
-                max_length=length,
-                num_beams=beams,
-                **RANKING,
-                **options,
+            decoding = DecodingConfig(num_beams=beams, **options)
+            search = GraphSearch(model, decoding, max_length=length, fills="slice")
+            if fixed:  # as the peers, which ban nothing
+                search.request.constants["banned_ids"] = ()
+            content = convert(
+                search, quantization=quantization, signatures=("translate",)
             )
             (folder / f"litert_{kind}_{beams}.tflite").write_bytes(content)
 

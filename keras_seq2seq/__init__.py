@@ -43,11 +43,14 @@ _PUBLIC = {
     "beam_search": "decoding",
     "evaluate": "evaluation",
     "evaluate_texts": "evaluation",
+    "export_ctranslate2": "export.ctranslate2",
+    "export_litert": "export.litert",
     "export_saved_model": "export.saved_model",
     "greedy_search": "decoding",
     "load": "pipelines",
     "load_config": "config",
     "load_ensemble": "ensembles",
+    "load_runtime": "export.runtimes",
     "plot_alignment": "analysis",
     "train": "trainer",
     "train_forecaster": "forecasting",
@@ -71,6 +74,11 @@ if TYPE_CHECKING:
     from keras_seq2seq.ensembles import load_ensemble as load_ensemble
     from keras_seq2seq.evaluation import evaluate as evaluate
     from keras_seq2seq.evaluation import evaluate_texts as evaluate_texts
+    from keras_seq2seq.export.ctranslate2 import (
+        export_ctranslate2 as export_ctranslate2,
+    )
+    from keras_seq2seq.export.litert import export_litert as export_litert
+    from keras_seq2seq.export.runtimes import load_runtime as load_runtime
     from keras_seq2seq.export.saved_model import (
         export_saved_model as export_saved_model,
     )

@@ -184,7 +184,7 @@ class TranslatedText:
         files = {"the input": self.input_file, "the constraints": self.constraints}
         job = {
             **{name: file and file_sum(file) for name, file in files.items()},
-            "the model": [file_sum(run / "model.keras") for run in runs],
+            "the model": self._model_sums(runs),
             "[decoding]": self.translator.decoding.model_dump(),
             "the options": self.options,
             "the format": [self.jsonl, self.details],
@@ -200,6 +200,15 @@ class TranslatedText:
                 return self._from(first, bar)
 
             write_job(output, job, make, every=CHUNK, started=started)
+
+    def _model_sums(self, runs: Sequence[Path]) -> list[str]:
+        """What tells models apart: an export's manifest has the sums of its files."""
+        from keras_seq2seq.jobs import file_sum
+
+        export = getattr(self.translator, "folder", None)
+        if export is not None:
+            return [file_sum(export / "manifest.json")]
+        return [file_sum(run / "model.keras") for run in runs]
 
     def stream(self, output: Path | None) -> None:
         """Write each output to standard output, piece by piece as it is decoded.

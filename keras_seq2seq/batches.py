@@ -82,7 +82,7 @@ def threads_for_files() -> int:
     one thread each, side by side; but more than eight batches take too much memory.
     It is what `TF_NUM_INTRAOP_THREADS` must be before TensorFlow starts.
     """
-    return max(1, _cores() // _MOST_AT_ONCE)
+    return max(1, num_cores() // _MOST_AT_ONCE)
 
 
 def _batches_at_once() -> int:
@@ -91,11 +91,11 @@ def _batches_at_once() -> int:
     At least two, since a search has stretches that keep only one core busy.
     """
     threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-    at_once = _cores() // int(threads) if threads.isdecimal() and int(threads) else 1
+    at_once = num_cores() // int(threads) if threads.isdecimal() and int(threads) else 1
     return min(max(at_once, 2), _MOST_AT_ONCE)
 
 
-def _cores() -> int:
+def num_cores() -> int:
     """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -102,6 +102,14 @@ def grows() -> bool:
     return _way() == "grow"
 
 
+def slices() -> bool:
+    """Whether loops must do with buffers of fixed length, as XLA and LiteRT want it.
+
+    On TensorFlow only: elsewhere every loop does.
+    """
+    return keras.backend.backend() == "tensorflow" and _way() == "slice"
+
+
 def append(
     cache: Any, index: Any, values: Any, *, axis: int, window: int | None = None
 ) -> Any:

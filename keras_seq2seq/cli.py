@@ -33,6 +33,8 @@ from keras_seq2seq.cli_options import (
     Overwrite,
     ReplaceUnknown,
     Run,
+    Runtime,
+    RuntimeName,
     Seed,
     SplitSentences,
     Stream,
@@ -85,6 +87,7 @@ inspect_app = typer.Typer(
 app.add_typer(inspect_app, name="inspect")
 app.command()(cli_deploy.export)
 app.command()(cli_deploy.verify)
+app.command()(cli_deploy.serve)
 
 
 def main() -> None:
@@ -225,6 +228,7 @@ def translate(
     split_sentences: SplitSentences = False,
     stream: Stream = False,
     format: Format = TextFormat.text,
+    runtime: RuntimeName = Runtime.keras,
 ) -> None:
     """Decode: one line in, one line out, in order; a blank line stays blank."""
     for name, file in (("--input", input_file), ("--constraints", constraints)):
@@ -232,12 +236,20 @@ def translate(
             raise FileNotFoundError(f"`{name}` must be a file. Received: {file}.")
     if details and format is not TextFormat.jsonl:
         raise ValueError("`--details` needs --format jsonl. Received: --format text.")
-    translator = _load(
-        run, ensemble, series=False, file=bool(input_file and not stream)
-    )
+    file = bool(input_file and not stream)
+    if runtime is Runtime.keras:
+        translator = _load(run, ensemble, series=False, file=file)
+    else:
+        translator = _load_export(run, runtime, ensemble, file=file)
     from keras_seq2seq.actions import TranslatedText, set_decoding
 
-    set_decoding(translator, run, overrides or [])
+    if runtime is Runtime.keras:
+        set_decoding(translator, run, overrides or [])
+    elif overrides:
+        raise ValueError(
+            "`--set` needs --runtime keras: an export's options were set when it was "
+            f"written. Received: {overrides[0]!r}."
+        )
     options: dict[str, Any] = {
         "num_beams": beam_size,
         "length_penalty": length_penalty,
@@ -448,3 +460,21 @@ def _load(
         kinds = ("with [series]", "of text")[:: 1 if series else -1]
         raise ValueError(f"`RUN` must be one {kinds[0]}. Received: {run}, {kinds[1]}.")
     return loaded
+
+
+def _load_export(
+    run: Path, runtime: Runtime, ensemble: list[Path] | None, *, file: bool
+) -> Any:
+    """Load an export in place of its run."""
+    if ensemble:
+        raise ValueError(
+            f"`--ensemble` needs --runtime keras. Received: --runtime {runtime.value}."
+        )
+    if not run.is_dir():
+        raise FileNotFoundError(
+            f"`RUN` must be a folder that `train` or `export` wrote. Received: {run}."
+        )
+    import_backend(file=file)
+    from keras_seq2seq.export.runtimes import load_runtime
+
+    return load_runtime(run, runtime.value)

@@ -18,6 +18,17 @@ class ExportFormat(StrEnum):
     """What `export` can write."""
 
     saved_model = "saved_model"
+    litert = "litert"
+    ctranslate2 = "ctranslate2"
+
+
+class Runtime(StrEnum):
+    """What `translate` can decode with."""
+
+    keras = "keras"
+    saved_model = "saved_model"
+    litert = "litert"
+    ctranslate2 = "ctranslate2"
 
 
 Run = Annotated[Path, typer.Argument(help="Run folder that `train` wrote.")]
@@ -110,4 +121,8 @@ DecodingOverrides = Annotated[
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace what another run left there.")
+]
+RuntimeName = Annotated[
+    Runtime,
+    typer.Option("--runtime", help="Decode with an export, in RUN/exports or RUN."),
 ]

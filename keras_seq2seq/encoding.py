@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
+from keras_seq2seq.untrusted import read_json
 
 _FORMAT = 1
 _CHUNK = 1000  # pairs that are encoded at once
@@ -41,16 +42,12 @@ class EncodedCorpus:
                 f"No encoded corpus in {self.folder}: corpus.json is missing. "
                 "Write it by `encode_corpus`."
             )
-        self.metadata: dict[str, Any] = json.loads(
-            description.read_text(encoding="utf-8")
-        )
+        self.metadata: dict[str, Any] = read_json(description)
         self._ids = {}
         self._offsets = {}
         for side in ("source", "target"):
-            self._ids[side] = np.load(self.folder / f"{side}_ids.npy", mmap_mode="r")
-            self._offsets[side] = np.load(
-                self.folder / f"{side}_offsets.npy", mmap_mode="r"
-            )
+            self._ids[side] = _mapped(self.folder / f"{side}_ids.npy")
+            self._offsets[side] = _mapped(self.folder / f"{side}_offsets.npy")
             received = (len(self._offsets[side]) - 1, len(self._ids[side]))
             expected = (self.metadata["kept"], self.metadata[f"num_{side}_tokens"])
             if received != expected:
@@ -116,6 +113,23 @@ class EncodedCorpus:
             "cut_target",
         )
         return {name: self.metadata[name] for name in names}
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """Opens a file of whole numbers; unlike `np.load`, this cannot unpickle at all."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except ValueError as error:
+        raise ValueError(
+            f"{path} must be an array that `encode_corpus` wrote. It cannot be read: "
+            f"{error}. Delete the folder."
+        ) from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"{path} must be a row of whole numbers. Received: an array of shape "
+            f"{array.shape} and type {array.dtype}. Delete the folder."
+        )
+    return array
 
 
 def encode_corpus(

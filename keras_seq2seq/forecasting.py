@@ -29,6 +29,7 @@ from keras_seq2seq.runs import (
 from keras_seq2seq.series import Scaling, read_series, split_rows
 from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.series_windows import SeriesWindows
+from keras_seq2seq.untrusted import load_model
 
 
 def train_forecaster(
@@ -167,7 +168,7 @@ def _resumed_model(
     optimizer = make_optimizer(config.training, rate)
     if state.checkpoint:
         path = folder / "checkpoints" / state.checkpoint
-        model = keras.saving.load_model(path, safe_mode=True)
+        model = load_model(path, with_optimizer=True)
         optimizer = model.optimizer
         for variable, value in zip(seed_variables(model), state.seeds, strict=True):
             variable.assign(np.asarray(value, dtype=variable.dtype))

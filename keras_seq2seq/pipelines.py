@@ -7,8 +7,6 @@ line work through it.
 from pathlib import Path
 from typing import Any
 
-import keras
-
 from keras_seq2seq import models  # noqa: F401  (registers the classes to load)
 from keras_seq2seq.config import load_config
 from keras_seq2seq.forecaster import Forecaster
@@ -17,6 +15,7 @@ from keras_seq2seq.series import Scaling
 from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.tokenizers import TokenizerPair
 from keras_seq2seq.translator import Translator
+from keras_seq2seq.untrusted import load_model
 
 __all__ = ["Forecaster", "Hypothesis", "Translator", "load"]
 
@@ -24,7 +23,8 @@ __all__ = ["Forecaster", "Hypothesis", "Translator", "load"]
 def load(run_folder: str | Path) -> Any:
     """Load a run folder that `train` wrote.
 
-    Nothing in the folder is executed: no pickles, no Lambda layers.
+    Nothing in the folder is executed, and only classes of this package are made; see
+    `untrusted`.
 
     Args:
         run_folder: The folder; it may have been moved.
@@ -42,15 +42,7 @@ def load(run_folder: str | Path) -> Any:
     config = load_config(folder / "run.toml")
     is_series = isinstance(config, SeriesRunConfig)
     _check_parts(folder, "scaling.json" if is_series else "tokenizer", "model.keras")
-    path = folder / "model.keras"
-    try:
-        model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:
-        # Keras raises anything from BadZipFile to KeyError here, by kind of damage.
-        raise ValueError(
-            f"{path} cannot be loaded; it is damaged, or not a model that this version "
-            f"of keras_seq2seq wrote: {error}"
-        ) from error
+    model = load_model(folder / "model.keras", with_optimizer=False)
     try:
         if is_series:
             return Forecaster(model, Scaling.load(folder / "scaling.json"), config)

@@ -23,6 +23,7 @@ from keras_seq2seq.corpora import Cleaning, Pair, PairCorpus
 from keras_seq2seq.datasets import EncodedCorpus, encode_corpus
 from keras_seq2seq.series_config import SeriesRunConfig
 from keras_seq2seq.tokenizers import TokenizerPair
+from keras_seq2seq.untrusted import file_inside, read_json
 
 # What a run folder holds; nothing else in it is ever touched.
 RUN_CONTENTS = (
@@ -193,12 +194,15 @@ def read_state(folder: Path) -> RunState:
     if not path.is_file():
         return RunState()
     try:
-        return RunState(**json.loads(path.read_text(encoding="utf-8")))
+        state = RunState(**read_json(path))
+        if state.checkpoint:
+            file_inside(path.parent, state.checkpoint, "`checkpoint`")
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path} must be the state that a training wrote. It cannot be read: "
             f"{error}. Start again with --overwrite (overwrite=True)."
         ) from error
+    return state
 
 
 def read_rows(folder: Path, last_epoch: int) -> list[dict[str, Any]]:

@@ -40,7 +40,9 @@ def score_targets(
         A score for each pair, in order.
     """
     some = keras.KerasTensor((None, None), "int32")
-    log_probs_of = program(model, "score_targets", _log_probs, signature=[some] * 3)
+    log_probs_of = program(
+        model, "score_targets", log_probs_of_targets, signature=[some] * 3
+    )
 
     def score(batch: Batch) -> np.ndarray:
         rows, *shape = batch
@@ -64,8 +66,21 @@ def score_targets(
     return scores
 
 
-def _log_probs(model: Any, source_ids: Any, target_ids: Any, label_ids: Any) -> Any:
-    """Log-probabilities of `label_ids`, `(B, T)`, each of a whole target, `(B,)`."""
+def log_probs_of_targets(
+    model: Any, source_ids: Any, target_ids: Any, label_ids: Any
+) -> Any:
+    """Log-probability of each target under teacher forcing.
+
+    Args:
+        model: A `Seq2Seq` model.
+        source_ids: Sources, END included, padded with PAD, `(B, S)`.
+        target_ids: What the decoder is fed: START and the labels but the last,
+            `(B, T)`.
+        label_ids: The targets, END included, padded with PAD, `(B, T)`.
+
+    Returns:
+        Natural-log probabilities, float32 `(B,)`.
+    """
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
     weights = keras.ops.cast(keras.ops.not_equal(label_ids, PAD_ID), "float32")
     return target_log_probs(model(inputs, training=False), label_ids, weights)

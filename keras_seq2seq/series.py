@@ -6,7 +6,6 @@ The numeric side of the package's data, below `series_windows`.
 import csv
 import dataclasses
 import difflib
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_seq2seq.lines import read_lines
+from keras_seq2seq.untrusted import read_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Scaling:
             ValueError: If the file holds something else.
         """
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            values = read_json(Path(path))
             mean, std = (np.asarray(values[key], "float64") for key in ("mean", "std"))
             columns = tuple(values["columns"])
             if not mean.shape == std.shape == (len(columns),):

@@ -19,6 +19,12 @@ import sentencepiece
 
 from keras_seq2seq.normalization import SPACE_PIECE, guarded_text
 from keras_seq2seq.tokenizer_training import UNKNOWN_TEXT, train_model
+from keras_seq2seq.untrusted import (
+    TOKENIZER_LIMIT,
+    file_inside,
+    read_json,
+    read_limited,
+)
 
 PAD_ID, UNK_ID, START_ID, END_ID = 0, 1, 2, 3
 
@@ -402,12 +408,12 @@ class TokenizerPair:
         """
         path = Path(folder)
         try:
-            description = json.loads(_read(path / "tokenizer.json"))
+            description = read_json(_existing(path / "tokenizer.json"))
             sides = [description["source"], description["target"]]
             if description["shared"]:
                 sides = sides[:1]
             tokenizers = [_load_described(path, side) for side in sides]
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError) as error:
             raise ValueError(
                 f"{path / 'tokenizer.json'} must be a file that `TokenizerPair.save` "
                 f"wrote. It cannot be read: {error}."
@@ -416,8 +422,9 @@ class TokenizerPair:
 
 
 def _load_described(folder: Path, description: dict[str, Any]) -> Tokenizer:
-    path = folder / description["file"]
-    model_bytes = _read(path)
+    named_by = f"{folder / 'tokenizer.json'}"
+    path = _existing(file_inside(folder, description["file"], named_by))
+    model_bytes = read_limited(path, TOKENIZER_LIMIT)
     received = hashlib.sha256(model_bytes).hexdigest()
     if received != description["sha256"]:
         raise ValueError(
@@ -434,13 +441,13 @@ def _load_described(folder: Path, description: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _read(path: Path) -> bytes:
+def _existing(path: Path) -> Path:
     if not path.is_file():
         raise FileNotFoundError(
             f"No tokenizer file {path}. Expected tokenizer.json and the .model files "
             "that it names, as `TokenizerPair.save` writes them."
         )
-    return path.read_bytes()
+    return path
 
 
 def _write_whole(path: Path, content: bytes) -> None:

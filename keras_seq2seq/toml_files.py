@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from keras_seq2seq.untrusted import read_limited
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Reads a TOML file.
@@ -16,11 +18,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         Its tables.
 
     Raises:
-        ValueError: If the file isn't TOML.
+        ValueError: If the file isn't TOML, or too large to be settings.
     """
+    content = read_limited(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    # The last is for brackets nested deeper than Python calls may be.
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not a valid TOML file: {error}.") from error
 
 

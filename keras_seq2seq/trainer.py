@@ -50,6 +50,7 @@ from keras_seq2seq.runs import (
 from keras_seq2seq.schedules import make_gold_rate
 from keras_seq2seq.tokenizers import TokenizerPair
 from keras_seq2seq.training_modes import ScheduledSampling, inner_model
+from keras_seq2seq.untrusted import load_model
 
 # Logits, their gradient and one temporary, in float32.
 _LOGIT_COPIES = 3
@@ -184,8 +185,8 @@ def _resumed_model(
     model = _model(config, data.tokenizers)
     optimizer = make_optimizer(config.training, learning_rate(config, num_updates))
     if state.checkpoint:
-        model = keras.saving.load_model(
-            folder / "checkpoints" / state.checkpoint, safe_mode=True
+        model = load_model(
+            folder / "checkpoints" / state.checkpoint, with_optimizer=True
         )
         optimizer = model.optimizer
     # A recurrent model says no on TensorFlow, for CPUs; the recipe has the last word.

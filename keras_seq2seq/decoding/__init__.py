@@ -8,7 +8,7 @@ TensorFlow graph, under XLA, under `jax.jit` and as LiteRT with equal results.
 
 from keras_seq2seq.decoding.beam import beam_search
 from keras_seq2seq.decoding.checks import check_phrases_fit, check_prefixes_fit
-from keras_seq2seq.decoding.generate import generate
+from keras_seq2seq.decoding.generate import generate, search_sources
 from keras_seq2seq.decoding.greedy import greedy_search, sample
 from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, check_number
 from keras_seq2seq.decoding.programs import compiled_by_shape, program
@@ -37,6 +37,7 @@ __all__ = [
     "length_penalty",
     "program",
     "sample",
+    "search_sources",
     "stream",
     "target_log_probs",
     "uniform_noise",

@@ -29,6 +29,9 @@ class RowRules(NamedTuple):
         banned_phrases: int32 `(R, C, P)`.
         forced_ids: The only token of a row, int32 `(R,)`; -1 where it is free.
         wanted_ids: Tokens to be among the candidates, int32 `(R, E)`; -1 for none.
+        temperatures: To draw by in place of the option, float32 `(R,)`.
+        top_ks: In place of the option, int32 `(R,)`.
+        top_ps: In place of the option, float32 `(R,)`.
     """
 
     position: Any
@@ -37,6 +40,9 @@ class RowRules(NamedTuple):
     banned_phrases: Any = None
     forced_ids: Any = None
     wanted_ids: Any = None
+    temperatures: Any = None
+    top_ks: Any = None
+    top_ps: Any = None
 
 
 class Candidates(NamedTuple):

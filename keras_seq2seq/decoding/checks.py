@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_seq2seq.decoding.options import SearchInputs
+from keras_seq2seq.decoding.options import FRACTIONS, SearchInputs
 
 __all__ = [
     "check_phrases_fit",
@@ -24,9 +24,13 @@ _RANKS = {
     "required_phrases": 4,
     "seeds": 1,
     "noise": 3,
+    "temperatures": 1,
+    "top_ks": 1,
+    "top_ps": 1,
 }
 _IDS = ("prefix_ids", "banned_phrases", "required_phrases")
-_LEAST = {"length_limits": 1, "min_lengths": 0, "reward_lengths": 0}
+_LEAST = {"length_limits": 1, "min_lengths": 0, "reward_lengths": 0, "top_ks": 0}
+_GREATEST = {"temperatures": np.finfo("float32").max, "top_ps": 1.0}
 _TOO_LARGE = 2**31  # for int32
 
 
@@ -93,7 +97,7 @@ def checked_inputs(
     for name, value in inputs._asdict().items():
         if value is None:
             continue
-        array = _array(name, value, whole=name != "noise")
+        array = _array(name, value, whole=name not in FRACTIONS)
         rank = _RANKS[name]
         if array.ndim != rank or len(array) != batch:
             raise ValueError(
@@ -106,7 +110,9 @@ def checked_inputs(
             _check_range(name, array, 0, vocabulary_size)
         elif name in _LEAST:
             _check_range(name, array, _LEAST[name])
-        arrays[name] = array.astype("float32" if name == "noise" else "int32")
+        elif name in _GREATEST:
+            _check_fractions(name, array, _GREATEST[name])
+        arrays[name] = array.astype("float32" if name in FRACTIONS else "int32")
     limits = arrays.get("length_limits", np.full((batch,), max_length, "int32"))
     arrays["length_limits"] = limits = np.minimum(limits, max_length)
     prefix_ids = arrays.get("prefix_ids")
@@ -197,4 +203,13 @@ def _check_range(
             f"`{name}` must hold numbers of at least {least} and less than "
             f"{too_large:,}{', ids of the vocabulary' if vocabulary_size else ''}. "
             f"Received: {array[tuple(place)]} for the source at index {place[0]}."
+        )
+
+
+def _check_fractions(name: str, array: np.ndarray, greatest: float) -> None:
+    """Refuses numbers below 0, above the greatest, and NaN."""
+    for row in np.flatnonzero(~((array >= 0) & (array <= greatest)))[:1]:
+        raise ValueError(
+            f"`{name}` must hold numbers of at least 0 and at most {greatest:g}. "
+            f"Received: {array[row]} for the source at index {row}."
         )

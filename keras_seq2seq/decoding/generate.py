@@ -14,7 +14,7 @@ from keras_seq2seq.decoding.options import SearchInputs, SearchOptions, split_op
 from keras_seq2seq.decoding.programs import compiled_by_shape, program
 from keras_seq2seq.decoding.search import SearchResult
 
-__all__ = ["generate"]
+__all__ = ["generate", "search_sources"]
 
 # Buffers shorter than this are not worth a program of their own: where the caches have
 # that length, and where they grow by themselves.
@@ -62,12 +62,8 @@ def generate(
     )
 
     def run(model: Any, source_ids: Any, tensors: dict) -> SearchResult:
-        inputs = SearchInputs(**tensors)
         with filled_by("grow" if grow else "slice"):
-            memory = model.encode(source_ids)
-            state = model.initial_state(memory, constants.max_length)
-            arrangement = Arrangement.of(model)
-            return search(model.step, memory, state, constants, inputs, arrangement)
+            return _searched(model, source_ids, constants, SearchInputs(**tensors))
 
     shapes = tuple((name, value.shape[1:]) for name, value in tensors.items())
     decode = program(
@@ -80,6 +76,33 @@ def generate(
     result = decode(source_ids, tensors)
     result = SearchResult(*(None if x is None else np.asarray(x) for x in result))
     return _of_length(result, max_length, constants.pad_id)
+
+
+def search_sources(model: Any, source_ids: Any, **options: Any) -> SearchResult:
+    """Encodes and searches in whatever is being traced, such as the graph of an export.
+
+    Args:
+        model: As for `generate`.
+        source_ids: Sources, padded with PAD, int32 `(B, S)`, none of them all padding.
+        **options: Fields of `SearchOptions`, and of `SearchInputs` as tensors.
+
+    Returns:
+        `SearchResult` of tensors; samples, where there is a temperature.
+
+    Raises:
+        TypeError: If there is no such option.
+        ValueError: If the options contradict each other.
+    """
+    return _searched(model, source_ids, *split_options(options))
+
+
+def _searched(
+    model: Any, source_ids: Any, constants: SearchOptions, inputs: SearchInputs
+) -> SearchResult:
+    memory = model.encode(source_ids, training=False)
+    state = model.initial_state(memory, constants.max_length)
+    arrangement = Arrangement.of(model)
+    return search(model.step, memory, state, constants, inputs, arrangement)
 
 
 def prepared(

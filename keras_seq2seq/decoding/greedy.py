@@ -242,6 +242,9 @@ def _chooser(
             history=history if looks_back else None,
             banned_phrases=phrases,
             forced_ids=forced_at(inputs.prefix_ids, position, options.pad_id),
+            temperatures=inputs.temperatures,
+            top_ks=inputs.top_ks,
+            top_ps=inputs.top_ps,
         )
 
     def likeliest(logits: Any, history: Any, position: Any) -> tuple[Any, Any]:

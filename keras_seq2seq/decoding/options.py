@@ -205,6 +205,10 @@ class SearchInputs(NamedTuple):
         seeds: What the samples of each source are drawn by, int32 `(B,)`.
         noise: Numbers from 0 to 1 in place of seeds, float32 `(B, N, L)`, for each
             of `n_best` samples at least `max_length`.
+        temperatures: Where tokens are drawn, the temperature of each source in place
+            of the option; 0 takes the likeliest. float32 `(B,)`.
+        top_ks: In the same way, int32 `(B,)`.
+        top_ps: In the same way, float32 `(B,)`.
     """
 
     length_limits: Any = None
@@ -215,6 +219,13 @@ class SearchInputs(NamedTuple):
     required_phrases: Any = None
     seeds: Any = None
     noise: Any = None
+    temperatures: Any = None
+    top_ks: Any = None
+    top_ps: Any = None
+
+
+#: The inputs that are no whole numbers.
+FRACTIONS = ("noise", "temperatures", "top_ps")
 
 
 _LEAST_COUNTS = {

@@ -53,34 +53,71 @@ def draw(
         others = ops.logical_and(forced_ids >= 0, all_ids != forced_ids)
         logits = ops.where(others, IMPOSSIBLE, logits)
         logits = ops.where(all_ids == forced_ids, vocabulary.logits, logits)
-    places = None
-    kept = options.top_k if 0 < options.top_k < vocabulary_size else vocabulary_size
-    if kept < vocabulary_size or options.top_p < 1:
-        logits, places = top_of_large(logits, kept)  # (R, K), likeliest first
-    weights = _weights(logits, options)
-    picked = _pick(weights, noise)  # (R, 1)
-    possible = take_by_row(logits, picked) > POSSIBLE_ABOVE
+    token_ids = _drawn_ids(logits, noise, options, rules)
+    possible = take_by_row(logits, token_ids) > POSSIBLE_ABOVE
     possible = ops.logical_and(possible, ops.isfinite(vocabulary.log_total))
-    token_ids = picked
-    if places is not None:
-        token_ids = take_by_row(places, picked)
     log_probs = ops.where(possible, log_probs_of(vocabulary, token_ids), IMPOSSIBLE)
     return ops.squeeze(token_ids, axis=1), ops.squeeze(log_probs, axis=1)
 
 
-def _weights(logits: Any, options: SearchOptions) -> Any:
-    """Probabilities, not normalised, after temperature and top-p, `(R, K)`."""
+def _drawn_ids(logits: Any, noise: Any, options: SearchOptions, rules: RowRules) -> Any:
+    """The token that each row's number picks, `(R, 1)`.
+
+    Running sums go from the likeliest token on where top-k or top-p count, and by id
+    where they do not.
+    """
+    size = logits.shape[1]
+    by_row = rules.top_ks is not None or rules.top_ps is not None
+    kept = options.top_k if 0 < options.top_k < size else size
+    if rules.top_ks is not None:
+        kept = size
+    if not by_row and kept == size and options.top_p == 1:
+        return _pick(_weights(logits, options, rules), noise)
+    highest, places = top_of_large(logits, kept)  # (R, K)
+    weights = _weights(highest, options, rules)
+    picked = take_by_row(places, _pick(_top(weights, options, rules), noise))
+    if not by_row:
+        return picked
+    top_k = _by_row(rules.top_ks, options.top_k)
+    all_count = ops.logical_or(top_k == 0, top_k >= size)
+    all_count = ops.logical_and(all_count, _by_row(rules.top_ps, options.top_p) >= 1)
+    by_id = _pick(_weights(logits, options, rules), noise)
+    return ops.where(all_count, by_id, picked)
+
+
+def _by_row(values: Any, option: Any) -> Any:
+    """Each row's own number, `(R, 1)`, or the option."""
+    if values is None:
+        return ops.convert_to_tensor(option)
+    return ops.expand_dims(values, axis=1)
+
+
+def _weights(logits: Any, options: SearchOptions, rules: RowRules) -> Any:
+    """Probabilities, not normalised, after the temperature, `(R, K)`."""
     largest = ops.max(logits, axis=1, keepdims=True)
-    temperature = max(options.temperature, _LEAST_TEMPERATURE)
+    temperature: Any = max(options.temperature, _LEAST_TEMPERATURE)
+    if rules.temperatures is not None:
+        temperature = _by_row(rules.temperatures, 0)
+        temperature = ops.maximum(temperature, _LEAST_TEMPERATURE)
     weights = ops.exp((logits - largest) / temperature)
-    weights = ops.where(logits > POSSIBLE_ABOVE, weights, 0.0)
-    if options.top_p == 1:
+    return ops.where(logits > POSSIBLE_ABOVE, weights, 0.0)
+
+
+def _top(weights: Any, options: SearchOptions, rules: RowRules) -> Any:
+    """Weights, likeliest first, without those that top-k and top-p leave out."""
+    order = ops.expand_dims(ops.arange(weights.shape[1], dtype="int32"), axis=0)
+    if rules.top_ks is not None:
+        top_k = _by_row(rules.top_ks, 0)
+        stays = ops.logical_or(top_k == 0, order < top_k)
+        weights = ops.where(stays, weights, 0.0)
+    if rules.top_ps is None and options.top_p == 1:
         return weights
-    # Likeliest first: a token stays if those before it do not reach `top_p`.
+    top_p = _by_row(rules.top_ps, options.top_p)
+    # A token stays if those before it do not reach `top_p`; at 1 all do.
     running = ops.cumsum(weights, axis=1)
     before = (running - weights) / running[:, -1:]
-    first = ops.expand_dims(ops.arange(logits.shape[1]) == 0, axis=0)
-    stays = ops.logical_or(first, before < options.top_p - _ROUNDING)
+    stays = ops.logical_or(before < top_p - _ROUNDING, top_p >= 1)
+    stays = ops.logical_or(stays, order == 0)
     return ops.where(stays, weights, 0.0)
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_seq2seq.decoding.options import SearchInputs
+from keras_seq2seq.decoding.options import FRACTIONS, SearchInputs
 from keras_seq2seq.gathers import take_rows
 
 # Log-probability of what must never be chosen. Finite, so that adding and comparing
@@ -72,7 +72,7 @@ def as_tensors(inputs: SearchInputs) -> SearchInputs:
     return SearchInputs(
         **{
             name: ops.convert_to_tensor(
-                ops.cast(value, "float32" if name == "noise" else "int32")
+                ops.cast(value, "float32" if name in FRACTIONS else "int32")
             )
             for name, value in inputs._asdict().items()
             if value is not None

@@ -28,20 +28,37 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_seq2seq.export.folders import written_whole
+from keras_seq2seq.export.folders import check_new_folder, written_whole
+from keras_seq2seq.export.manifest import as_translator, write_manifest
 from keras_seq2seq.pipelines import Translator
+from keras_seq2seq.requests import make_request
 from keras_seq2seq.tokenizers import END_ID, START_ID, UNK_ID, Tokenizer
 
 # CTranslate2 computes other sinusoids than ours, so the table is written.
 _SINUSOID_ROWS = 2048
 _EPSILON = 1e-6
+#: How CTranslate2 ranks and stops, as settings of ours. It knows no other penalties.
+SEARCH = {
+    "length_penalty_base": 0.0,
+    "stop": "count",
+    "coverage_penalty": 0.0,
+    "length_reward": 0.0,
+    "num_groups": 1,
+    "diversity_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_length_ratio": 0.0,
+}
 
 
 def export_ctranslate2(
-    translator: Translator,
+    run_or_translator: str | Path | Translator,
     path: str | Path,
     *,
     quantization: str | None = None,
+    num_beams: int | None = None,
+    length_penalty: float | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Writes the folder of a Transformer, its vocabularies and its tokenizers.
@@ -50,10 +67,13 @@ def export_ctranslate2(
     it, and then renamed.
 
     Args:
-        translator: What `load` made of a run folder.
+        run_or_translator: A run folder, or what `load` made of one.
         path: The folder to write.
         quantization: How weights are stored: `"int8"`, `"int16"`, `"float16"` or
             another type that CTranslate2 knows; None for float32.
+        num_beams: Width of the beam of `translate --runtime ctranslate2`, and of what
+            `verify` compares; by default the run's.
+        length_penalty: Exponent of the length penalty there; by default the run's.
         overwrite: Whether what stands at `path` is replaced.
 
     Returns:
@@ -71,11 +91,17 @@ def export_ctranslate2(
             f"`quantization` must be None or one of {', '.join(map(repr, kinds))}. "
             f"Received: quantization={quantization!r}."
         )
-    if path.exists() and not (overwrite and path.is_dir()):
-        raise ValueError(
-            f"`path` must be a new folder. Received: {path}, which exists. Choose "
-            "another, or pass `overwrite` to replace a folder."
-        )
+    check_new_folder(path, overwrite)
+    translator = as_translator(run_or_translator)
+    request = make_request(
+        translator.decoding,
+        {
+            "num_beams": num_beams,
+            "length_penalty": length_penalty,
+            "temperature": 0.0,
+            **SEARCH,
+        },
+    )
     tokenizers = translator.tokenizers
     spec = transformer_spec(
         translator.model, _pieces(tokenizers.source), _pieces(tokenizers.target)
@@ -88,6 +114,17 @@ def export_ctranslate2(
         folder.mkdir()
         spec.save(str(folder))
         tokenizers.save(folder / "tokenizer")
+        write_manifest(
+            folder,
+            "ctranslate2",
+            translator,
+            decoding=request.constants,
+            facts={
+                "settings": request.settings.model_dump(),
+                "quantization": quantization,
+            },
+            more_versions=("ctranslate2",),
+        )
     return path
 
 

@@ -111,6 +111,17 @@ class GraphTokenizer(keras.layers.Layer):
         """
         return self._decode_graph(tf.cast(ids, tf.int32), tf.cast(lengths, tf.int32))
 
+    def tokens(self, ids: tf.Tensor) -> tf.Tensor:
+        """Name each id, as `Tokenizer.pieces` does.
+
+        Args:
+            ids: Ids, `(B, T)` int32, each of the vocabulary.
+
+        Returns:
+            Pieces, `(B, T)`, in which U+2581 stands for a space; empty for PAD.
+        """
+        return tf.where(ids == PAD_ID, "", self.sentencepiece.id_to_string(ids))
+
     def _decode(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         ended = tf.cumsum(tf.cast(tf.equal(ids, END_ID), tf.int32), axis=1)
         shown = tf.sequence_mask(lengths, tf.shape(ids)[1]) & tf.equal(ended, 0)

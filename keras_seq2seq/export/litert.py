@@ -1,144 +1,181 @@
-"""Writes the decoding of a model as a LiteRT file, the format of phones.
+"""Writes a trained run for phones: a LiteRT file with all that an app needs beside it.
 
-One signature, `decode_ids`, searches from source ids to target ids, for any number and
-length of sources:
-
-================== ===================== ==================================
-input              output                meaning
-================== ===================== ==================================
-`ids` `(B, S)`                           int32, source ids with END
-`lengths` `(B,)`                         int32, how many of them are real
-                   `output_ids` `(B, L)` int32, with END where it was reached
-                   `output_lengths`      int32, `(B,)`, END included
-                   `score`               float32, `(B,)`, of the search
-================== ===================== ==================================
-
-The file has LiteRT's builtin operations only: no runtime but a whole TensorFlow could
-run others.
+================= =======================================================
+file              holds
+================= =======================================================
+`model.tflite`    the signatures of `litert_graphs`: ids in, ids out
+`tokenizer/`      the SentencePiece models, for the app's own library
+`config.json`     special ids, limits, and names and shapes of all tensors
+`golden.jsonl`    texts with their ids and outputs, which an app must match
+`manifest.json`   versions, the search's options, sums
+================= =======================================================
 """
 
-import tempfile
-from collections.abc import Callable
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import keras
-import tensorflow as tf
+import numpy as np
 
-from keras_seq2seq.buffers import filled_by
-from keras_seq2seq.decoding import beam_search
-from keras_seq2seq.tokenizers import PAD_ID
+from keras_seq2seq.export.folders import check_new_folder, written_whole
+from keras_seq2seq.export.graph_search import GraphSearch
+from keras_seq2seq.export.litert_graphs import convert
+from keras_seq2seq.export.litert_runtime import LiteRTDecoder, signatures_of
+from keras_seq2seq.export.manifest import as_translator, write_manifest
+from keras_seq2seq.export.saved_model import check_backend
+from keras_seq2seq.lines import clean_texts
+from keras_seq2seq.pipelines import Translator
+from keras_seq2seq.tokenizers import END_ID, PAD_ID, START_ID, UNK_ID, TokenizerPair
 
-#: What becomes of the weights: float32, float16, or int8 with activations quantised
-#: row by row while running. Int8 activations with fixed ranges have no place in a loop
-#: that feeds itself.
-QUANTIZATIONS = (None, "float16", "dynamic")
+MODEL, CONFIG, GOLDEN = "model.tflite", "config.json", "golden.jsonl"
+# Lengths of the made-up sources of the golden vectors.
+_GOLDEN_LENGTHS = (1, 3, 8, 20)
+_GOLDEN_TEXTS = ("a b c", "  two  spaces ", "A1, b2!", "é ß \u4e2d \U0001f600")
 
 
-def convert_search(
-    model: keras.Model,
+def export_litert(
+    run_or_translator: str | Path | Translator,
+    path: str | Path,
     *,
     quantization: str | None = None,
-    max_length: int,
-    **options: Any,
-) -> bytes:
-    """Converts encoder and search of a model.
+    num_beams: int | None = None,
+    length_penalty: float | None = None,
+    max_length: int | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Writes the folder of an app.
+
+    The folder appears complete or not at all: it is written under another name beside
+    it, the file is run once, and then it is renamed.
 
     Args:
-        model: A model of the four-call contract.
-        quantization: None, `"float16"` or `"dynamic"`.
-        max_length: Width `L` of the outputs, and their limit.
-        **options: Fields of `SearchOptions`, and `length_limits` as a function of the
-            real lengths `(B,)`.
+        run_or_translator: A run folder, or what `load` made of one.
+        path: The folder to write.
+        quantization: What becomes of the weights: None for float32, `"float16"` for
+            half the size, `"dynamic"` for a quarter: int8 weights, float32 elsewhere.
+        num_beams: Width of the beam; by default the run's.
+        length_penalty: Exponent of the length penalty; by default the run's.
+        max_length: Most tokens of an output, END included, for every source; by default
+            it follows the source's length as the run says.
+        overwrite: Whether what stands at `path` is replaced.
 
     Returns:
-        The file's content.
+        The folder.
 
     Raises:
-        ValueError: If there is no such quantization, tokens are to be drawn, or the
-            model needs an operation that LiteRT does not have.
+        ValueError: If the folder exists, a value is out of range, the run is not one of
+            text, Keras does not run on TensorFlow, or LiteRT lacks an operation.
+        FileNotFoundError: If the run folder is missing or incomplete.
+        ImportError: If LiteRT is not installed, which runs the file once.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(
-            f"`quantization` must be one of {', '.join(map(repr, QUANTIZATIONS))}. "
-            f"Received: quantization={quantization!r}."
-        )
-    if options.get("temperature", 0) > 0:
-        raise ValueError(
-            "An export searches its answers; it cannot draw them yet. Received: "
-            f"temperature={options['temperature']}."
-        )
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    archive.add_endpoint(
-        "decode_ids",
-        _search(model, max_length, **options),
-        input_signature=[
-            tf.TensorSpec((None, None), tf.int32, name="ids"),
-            tf.TensorSpec((None,), tf.int32, name="lengths"),
-        ],
+    check_backend("A LiteRT file")
+    path = Path(path)
+    check_new_folder(path, overwrite)
+    translator = as_translator(run_or_translator)
+    search = GraphSearch(
+        translator.model,
+        translator.decoding,
+        num_beams=num_beams,
+        length_penalty=length_penalty,
+        max_length=max_length,
+        fills="slice",
     )
-    with tempfile.TemporaryDirectory() as folder:
-        archive.write_out(folder, verbose=False)
-        return _convert(folder, quantization)
+    content = convert(search, quantization=quantization)
+    decoder = LiteRTDecoder(content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as folder:
+        folder.mkdir()
+        (folder / MODEL).write_bytes(content)
+        translator.tokenizers.save(folder / "tokenizer")
+        config = _config(search, translator, content, quantization)
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+        lines = [
+            json.dumps(entry, ensure_ascii=False)
+            for entry in _golden(decoder, translator.tokenizers)
+        ]
+        (folder / GOLDEN).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_manifest(
+            folder,
+            "litert",
+            translator,
+            decoding={
+                **search.request.constants,
+                "max_length": search.max_length,
+                "follows_source": search.follows_source,
+            },
+            facts={
+                "settings": search.request.settings.model_dump(),
+                "quantization": quantization,
+            },
+            more_versions=("ai-edge-litert",),
+        )
+    return path
 
 
-def _search(
-    model: Any,
-    max_length: int,
-    *,
-    length_limits: Callable | None = None,
-    **options: Any,
-) -> Callable:
-    """The function of the signature."""
-
-    # Loops are `ops.while_loop` already.
-    @tf.autograph.experimental.do_not_convert
-    def decode_ids(ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
-        positions = tf.expand_dims(tf.range(tf.shape(ids)[1]), 0)  # (1, S)
-        real = positions < tf.expand_dims(lengths, 1)
-        follows = {}
-        if length_limits is not None:
-            follows["length_limits"] = length_limits(lengths)
-        with filled_by("slice"):
-            memory = model.encode(tf.where(real, ids, PAD_ID), training=False)
-            result = beam_search(
-                model.step,
-                memory,
-                model.initial_state(memory, max_length),
-                max_length=max_length,
-                repeat_state=model.repeat_state,
-                select_state=model.select_state,
-                select_memory=model.select_memory,
-                **follows,
-                **options,
-            )
-        return {
-            "output_ids": tf.ensure_shape(result.ids[:, 0], (None, max_length)),
-            "output_lengths": result.lengths[:, 0],
-            "score": result.scores[:, 0],
-        }
-
-    return decode_ids
+def _config(
+    search: GraphSearch,
+    translator: Translator,
+    content: bytes,
+    quantization: str | None,
+) -> dict[str, Any]:
+    """What an app must know."""
+    pair = translator.tokenizers
+    shared = pair.source.fingerprint == pair.target.fingerprint
+    names = ("shared", "shared") if shared else ("source", "target")
+    return {
+        "model": MODEL,
+        "quantization": quantization or "none",
+        "tokenizers": {
+            side: f"tokenizer/{name}.model"
+            for side, name in zip(("source", "target"), names, strict=True)
+        },
+        "pad_id": PAD_ID,
+        "unk_id": UNK_ID,
+        "start_id": START_ID,
+        "end_id": END_ID,
+        "banned_ids": list(search.request.constants["banned_ids"]),
+        "max_source_tokens": search.model.max_positions,
+        "max_length": search.max_length,
+        "num_beams": search.num_beams,
+        "signatures": signatures_of(content),
+    }
 
 
-def _convert(folder: str, quantization: str | None) -> bytes:
-    """Converts a SavedModel."""
-    converter = tf.lite.TFLiteConverter.from_saved_model(
-        folder, signature_keys=["decode_ids"]
-    )
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    if quantization is not None:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if quantization == "float16":
-        converter.target_spec.supported_types = [tf.float16]
-    try:
-        return converter.convert()
-    # The converter's own class is not public.
-    except Exception as error:
-        if type(error).__name__ != "ConverterError":
-            raise
-        reason = str(error).strip().splitlines()[-1]
-        raise ValueError(
-            "LiteRT has no builtin operation for a part of this model. The converter "
-            f"says: {reason}"
-        ) from error
+def _golden(decoder: LiteRTDecoder, tokenizers: TokenizerPair) -> list[dict[str, Any]]:
+    """Texts with what becomes of them, by the file itself."""
+    made_up = [
+        tokenizers.source.decode(
+            (4 + np.arange(n) % (tokenizers.source.vocabulary_size - 4)).tolist()
+        )
+        for n in _GOLDEN_LENGTHS
+    ]
+    texts = [*_GOLDEN_TEXTS, *made_up]
+    ids = source_ids(tokenizers, texts)
+    kept = [(text, row) for text, row in zip(texts, ids, strict=True) if len(row) > 1]
+    entries = []
+    for text, row in kept:
+        found = decoder([row], [len(row)])
+        output = found["output_ids"][0][: found["output_lengths"][0]].tolist()
+        entries.append(
+            {
+                "source": text,
+                "ids": row,
+                "output_ids": output,
+                "target": tokenizers.target.decode(output),
+                "score": round(float(found["score"][0]), 5),
+            }
+        )
+    return entries
+
+
+def source_ids(tokenizers: TokenizerPair, texts: Sequence[str]) -> list[list[int]]:
+    """Encodes texts as a Translator does, END appended.
+
+    Args:
+        tokenizers: The tokenizers.
+        texts: Source texts.
+    """
+    encoded = tokenizers.source.encode(clean_texts(texts, "texts"))
+    return [[*row, END_ID] for row in encoded]

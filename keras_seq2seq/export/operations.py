@@ -22,7 +22,8 @@ _STRUCTURE_OPERATIONS = """
 # Pure functions of tensors, all in every TensorFlow 2 server since long.
 _TENSOR_OPERATIONS = """
     Abs Add AddN AddV2 All Any ArgMax ArgMin Atan2 BatchMatMul BatchMatMulV2
-    BatchMatMulV3 BiasAdd Bitcast BroadcastArgs BroadcastTo Cast Ceil ClipByValue Concat
+    BatchMatMulV3 BiasAdd Bitcast BitwiseAnd BitwiseOr BitwiseXor BroadcastArgs
+    BroadcastTo Cast Ceil ClipByValue Concat
     ConcatV2 ConcatOffset Conv2D Cos Cumprod Cumsum CumulativeLogsumexp DepthToSpace
     DepthwiseConv2dNative Diag DiagPart Div DivNoNan Einsum Elu EnsureShape Equal Erf
     Erfc Exp ExpandDims Expm1 Fill Floor FloorDiv FloorMod FusedBatchNormV3 Gather
@@ -64,6 +65,8 @@ _SAVER_OPERATIONS = """
     ShardedFilename VarIsInitializedOp
 """
 
+#: Found in exports with `--jit`: pure functions that only XLA can compute.
+XLA_OPERATIONS = frozenset({"XlaDynamicUpdateSlice"})
 CORE_OPERATIONS = frozenset(
     (
         _STRUCTURE_OPERATIONS
@@ -136,7 +139,20 @@ class Graph:
 
     def signature_operations(self, name: str) -> set[str]:
         """Names of the operations that one signature can reach."""
-        signature = self.signatures[name]
+        return self._reached_by(self.signatures[name])
+
+    def initializer_operations(self) -> set[str]:
+        """Names of the operations that run when the SavedModel is loaded.
+
+        Reading the weights aside, which the loader itself asks for.
+        """
+        name = "__saved_model_init_op"
+        if name not in self._graph.signature_def:
+            return set()
+        return self._reached_by(self._graph.signature_def[name])
+
+    def _reached_by(self, signature: meta_graph_pb2.SignatureDef) -> set[str]:
+        """Operations that a signature's outputs need."""
         waiting = deque(
             tensor.name.split(":")[0] for tensor in signature.outputs.values()
         )
@@ -207,3 +223,46 @@ def _functions_in(attributes) -> set[str]:
         elif kind == "list":
             names.update(function.name for function in value.list.func)
     return names
+
+
+# What a LiteRT file may not hold: state, and calls of what is not in the file.
+ODD_LITERT_OPERATIONS = frozenset(
+    """
+    ASSIGN_VARIABLE CALL CALL_ONCE CUSTOM DELEGATE HASHTABLE HASHTABLE_FIND
+    HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE MULTINOMIAL RANDOM_STANDARD_NORMAL
+    RANDOM_UNIFORM READ_VARIABLE STABLEHLO_CUSTOM_CALL VAR_HANDLE
+    """.split()
+)
+
+
+def litert_operations(content: bytes) -> tuple[set[str], list[str]]:
+    """Reads which operations a LiteRT file holds, without running it.
+
+    Args:
+        content: The file's content.
+
+    Returns:
+        Names of the builtin operations, and those of custom ones.
+
+    Raises:
+        ImportError: If LiteRT is not installed.
+        ValueError: If the content is no LiteRT file.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    if content[4:8] != b"TFL3":
+        raise ValueError(
+            "A LiteRT file must have the mark TFL3 in its bytes 4 to 8. Received: "
+            f"{content[4:8]!r}."
+        )
+    names = {
+        value: name
+        for name, value in vars(schema.BuiltinOperator).items()
+        if not name.startswith("_")
+    }
+    model = schema.Model.GetRootAs(content, 0)
+    codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
+    # Older files have the code in the other place.
+    builtin = [max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes]
+    custom = [code.CustomCode() for code in codes if code.CustomCode()]
+    return {names[code] for code in builtin}, [name.decode() for name in custom]

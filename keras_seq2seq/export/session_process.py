@@ -4,7 +4,7 @@ TF Serving's C++ loader is the Session loader. Python's `tf.saved_model.load` fi
 weights and resources in another way: it loads files that a server cannot, and others
 wrongly that a server loads well. So both answer every request.
 
-    python -P session_process.py FOLDER REQUESTS.json REPLIES.json
+    python -P session_process.py FOLDER REQUESTS.json REPORT.json
 
 `verify` starts this file by its path in a fresh process. It must not import
 keras_seq2seq: the SavedModel has to work where the package is not installed. Strings
@@ -43,6 +43,14 @@ def unpack(packed: dict):
     else:
         values = np.array(packed["values"], packed["dtype"])
     return values.reshape(packed["shape"])
+
+
+def packed(signature: str, inputs: dict) -> dict:
+    """A request to a signature as JSON values."""
+    return {
+        "signature": signature,
+        "in": {name: pack(value) for name, value in inputs.items()},
+    }
 
 
 def _reply(run) -> dict:
@@ -86,17 +94,16 @@ def answer_eagerly(folder: str, requests: list[dict]) -> list[dict]:
     return [_reply(lambda request=request: run(request)) for request in requests]
 
 
-def main(folder: str, requests: str, replies: str) -> None:
+def main(folder: str, requests: str, report: str) -> None:
     """Answers every request of one file in another."""
     asked = json.loads(Path(requests).read_text(encoding="utf-8"))
-    report = {
-        "answers": {
-            "session": answer_in_session(folder, asked),
-            "eager": answer_eagerly(folder, asked),
-        },
+    also_eagerly = [asked["requests"][number] for number in asked["eager"]]
+    found = {
+        "session": answer_in_session(folder, asked["requests"]),
+        "eager": answer_eagerly(folder, also_eagerly),
         "package_imported": "keras_seq2seq" in sys.modules,
     }
-    Path(replies).write_text(json.dumps(report), encoding="utf-8")
+    Path(report).write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

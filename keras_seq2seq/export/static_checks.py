@@ -3,94 +3,65 @@
 `verify` runs a graph only if every check here passes: a SavedModel is a program.
 """
 
-import json
 import re
-from dataclasses import dataclass
-from pathlib import Path
 
 import tensorflow as tf
 
+from keras_seq2seq.export.checks import Check, listed
 from keras_seq2seq.export.operations import (
     CORE_OPERATIONS,
     SAVER_OPERATIONS,
     TEXT_OPERATIONS,
+    XLA_OPERATIONS,
     Graph,
 )
-from keras_seq2seq.export.saved_model import MANIFEST, file_sums
+from keras_seq2seq.export.text_signatures import (
+    DEFAULT,
+    DEFAULT_IS,
+    OPTIONAL,
+    SIGNATURES,
+)
 
-SIGNATURES = {
-    "serving_default": ({"source"}, {"text", "score"}),
-    "decode_ids": ({"ids", "lengths"}, {"output_ids", "output_lengths", "score"}),
-}
-
-
-@dataclass(frozen=True)
-class Check:
-    """One property that was looked at.
-
-    Args:
-        name: The property.
-        ok: Whether it holds.
-        detail: What was found.
-    """
-
-    name: str
-    ok: bool
-    detail: str
+# Ids go in and out of these: they need no operation of TensorFlow Text.
+_WITHOUT_TEXT = ("decode_ids", "decode_ids_beam")
 
 
-def static_checks(folder: Path, graph: Graph) -> list[Check]:
-    """Looks at files, signatures and operations.
+def static_checks(graph: Graph, *, jit: bool = False) -> list[Check]:
+    """Looks at signatures and operations.
 
     Args:
-        folder: The version folder.
-        graph: The graph in it.
+        graph: The graph of a version folder.
+        jit: Whether it says of itself that it is compiled by XLA.
 
     Returns:
         The checks, in order.
     """
     return [
-        _check_files(folder),
         _check_signatures(graph),
         _check_names(graph),
         _check_types(graph),
-        _check_operations(graph),
-        _check_xla(graph),
+        _check_operations(graph, jit),
+        _check_xla(graph, jit),
     ]
 
 
-def _check_files(folder: Path) -> Check:
-    """Sums as in the manifest: integrity, not trust."""
-    if not (folder / MANIFEST).is_file():
-        return Check("files", False, f"no {MANIFEST}; export the run again")
-    expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-    # What deployment adds later: warm-up requests.
-    found = {
-        name: digest
-        for name, digest in file_sums(folder).items()
-        if not name.startswith("assets.extra/")
-    }
-    wrong = sorted(
-        name for name in expected | found if expected.get(name) != found.get(name)
-    )
-    if wrong:
-        return Check("files", False, f"not as in {MANIFEST}: {', '.join(wrong[:3])}")
-    return Check("files", True, f"{len(found)} files as in {MANIFEST}")
-
-
 def _check_signatures(graph: Graph) -> Check:
+    expected = {
+        name: (set(inputs), set(outputs))
+        for name, (inputs, outputs) in SIGNATURES.items()
+    }
+    expected[DEFAULT] = expected[DEFAULT_IS]
     found = {
         name: (set(signature.inputs), set(signature.outputs))
         for name, signature in graph.signatures.items()
     }
-    wrong = sorted(name for name in SIGNATURES if found.get(name) != SIGNATURES[name])
-    if wrong:
-        return Check(
-            "signatures",
-            False,
-            f"missing or with other inputs and outputs: {', '.join(wrong)}",
-        )
-    return Check("signatures", True, ", ".join(sorted(found)))
+    wrong = [
+        f"{name} is missing" if name not in found else f"{name} has other tensors"
+        for name in sorted(expected)
+        if found.get(name) != expected[name]
+        and not (name in OPTIONAL and name not in found)
+    ]
+    return listed("signatures", wrong, ", ".join(sorted(found)))
 
 
 def _check_names(graph: Graph) -> Check:
@@ -105,7 +76,7 @@ def _check_names(graph: Graph) -> Check:
             if not re.fullmatch(r"[a-z][a-z0-9_]*", key)
         ]
     good = "inputs and outputs have different, plain names"
-    return Check("names", not wrong, "; ".join(wrong[:3]) or good)
+    return listed("names", wrong, good)
 
 
 def _check_types(graph: Graph) -> Check:
@@ -125,34 +96,47 @@ def _check_types(graph: Graph) -> Check:
                 elif side == "outputs" and -1 in shape[1:]:
                     wrong.append(f"{name}: {key} has no fixed width: {shape}")
     good = "string, int32, float32; batch first; fixed output widths"
-    return Check("types and shapes", not wrong, "; ".join(wrong[:3]) or good)
+    return listed("types and shapes", wrong, good)
 
 
-def _check_operations(graph: Graph) -> Check:
-    """Allowed operations only; `decode_ids` without those of TensorFlow Text."""
-    operations = graph.operations()
+def _check_operations(graph: Graph, jit: bool) -> Check:
+    """Allowed operations only; those of ids without any of TensorFlow Text."""
+    operations = graph.operations() - (XLA_OPERATIONS if jit else frozenset())
     wrong = [
         f"{operation} is not allowed"
         for operation in sorted(
             operations - CORE_OPERATIONS - TEXT_OPERATIONS - SAVER_OPERATIONS
         )
     ]
+    wrong += [
+        f"{operation} is not allowed while loading"
+        for operation in sorted(
+            graph.initializer_operations() - CORE_OPERATIONS - TEXT_OPERATIONS
+        )
+    ]
     for name in graph.signatures:
-        allowed = CORE_OPERATIONS | (TEXT_OPERATIONS if name != "decode_ids" else set())
+        text = frozenset() if name in _WITHOUT_TEXT else TEXT_OPERATIONS
+        allowed = CORE_OPERATIONS | text
         wrong += [
             f"{operation} is not allowed in {name}"
-            for operation in sorted(graph.signature_operations(name) - allowed)
+            for operation in sorted(
+                operations & graph.signature_operations(name) - allowed
+            )
         ]
     good = f"{len(operations)} kinds, all allowed; no cuDNN, no Python, no files"
-    return Check("operations", not wrong, "; ".join(wrong[:5]) or good)
+    return listed("operations", wrong, good, most=5)
 
 
-def _check_xla(graph: Graph) -> Check:
+def _check_xla(graph: Graph, jit: bool) -> Check:
+    """The stock server refuses what demands compilation."""
     marked = graph.xla_compiled()
-    return Check(
-        "no XLA",
-        not marked,
-        f"must be compiled: {', '.join(marked[:3])}"
-        if marked
-        else "nothing demands compilation, which the stock server refuses",
-    )
+    if jit:
+        return Check(
+            "XLA",
+            bool(marked),
+            "compiled by XLA as asked, which the stock server refuses"
+            if marked
+            else "nothing is compiled, though the manifest says so",
+        )
+    wrong = [f"must be compiled: {name}" for name in marked]
+    return listed("no XLA", wrong, "nothing demands compilation")

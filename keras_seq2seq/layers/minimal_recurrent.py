@@ -12,6 +12,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_seq2seq.buffers import slices
+from keras_seq2seq.gathers import take_rows
 from keras_seq2seq.layers.recurrent import scan_time
 
 # Stands for log 0: finite, so that no inf - inf can make a NaN.
@@ -58,10 +60,15 @@ def _scan_pairs(combine, pair, neutral):
     # keras.ops.associative_scan cannot take a length that TensorFlow learns only when
     # the graph runs. Rounds in a loop keep XLA from fusing, and computing, them anew.
     length = ops.shape(pair[0])[1]
-    positions = ops.reshape(ops.arange(length), (1, -1, 1))
+    places = ops.arange(length)
+    positions = ops.reshape(places, (1, -1, 1))
 
     def shift(x, distance, fill):
-        return ops.where(positions < distance, fill, ops.roll(x, distance, axis=1))
+        if slices():  # LiteRT cannot roll
+            earlier = take_rows(x, ops.maximum(places - distance, 0), axis=1)
+        else:
+            earlier = ops.roll(x, distance, axis=1)
+        return ops.where(positions < distance, fill, earlier)
 
     def round_of(distance, *pair):
         earlier = [

@@ -10,6 +10,9 @@ import keras
 from keras import ops
 from keras.src import backend as keras_backend
 
+from keras_seq2seq.buffers import slices, write_at
+from keras_seq2seq.gathers import take_rows
+
 
 def scan_time(step, inputs, states, *, layers=(), mask=None, reverse=False):
     """Runs `step` along axis 1, carrying `states`.
@@ -44,6 +47,8 @@ def scan_time(step, inputs, states, *, layers=(), mask=None, reverse=False):
         with keras.StatelessScope(values, initialize_variables=False):
             return step(inputs, list(states))
 
+    if slices():
+        return _scan_in_place(run, inputs, states, mask=mask, reverse=reverse)
     _, outputs, states = keras_backend.rnn(
         run,
         inputs,
@@ -55,6 +60,38 @@ def scan_time(step, inputs, states, *, layers=(), mask=None, reverse=False):
     if reverse:
         outputs = ops.flip(outputs, axis=1)
     return outputs, list(states)
+
+
+def _scan_in_place(step, inputs, states, *, mask, reverse):
+    """The same in a buffer for the outputs: LiteRT has no growing lists of tensors."""
+    length = ops.shape(keras.tree.flatten(inputs)[0])[1]
+
+    def inputs_at(position):
+        return keras.tree.map_structure(
+            lambda x: take_rows(x, position, axis=1), inputs
+        )
+
+    def advance(count, outputs, *states):
+        position = length - 1 - count if reverse else count
+        output, new_states = step(inputs_at(position), list(states))
+        if mask is not None:
+            real = ops.expand_dims(take_rows(mask, position, axis=1), 1)  # (B, 1)
+            new_states = [
+                ops.where(real, new, old)
+                for new, old in zip(new_states, states, strict=True)
+            ]
+        outputs = write_at(outputs, position, ops.expand_dims(output, 1), axis=1)
+        return count + 1, outputs, *new_states
+
+    # Only its shape and type are used, so that it is not computed.
+    like, _ = step(inputs_at(0), list(states))
+    rows = ops.shape(like)[0]
+    outputs = ops.zeros((rows, length, like.shape[-1]), dtype=like.dtype)
+    count = ops.zeros((), dtype="int32")
+    _, outputs, *states = ops.while_loop(
+        lambda count, *_: count < length, advance, (count, outputs, *states)
+    )
+    return outputs, states
 
 
 class _Cell(keras.layers.Layer):

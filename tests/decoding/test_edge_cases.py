@@ -371,6 +371,17 @@ def test_values_of_another_kind_are_refused_by_name(options, message):
             r"`noise`.*shape \(1, 2\) for each source, n_best=1.*to 4 tokens",
         ),
         ([[4]], {"noise": [[["1"]]]}, "`noise` must hold numbers.*'1'"),
+        (
+            [[4]],
+            {"temperature": 1.0, "temperatures": [-0.5]},
+            r"`temperatures` must hold numbers of at least 0.*Received: -0\.5 for",
+        ),
+        (
+            [[4], [4]],
+            {"temperature": 1.0, "top_ps": [1.0, np.nan]},
+            "`top_ps` must hold numbers.*at most 1.*nan for the source at index 1",
+        ),
+        ([[4]], {"temperature": 1.0, "top_ks": [-1]}, "`top_ks` must.*Received: -1"),
         ([[4]], {"prefix_ids": [[4.5]]}, "`prefix_ids` must hold whole.*4.5"),
         ([[4]], {"prefix_ids": [[-4]]}, "`prefix_ids`.*at least 0.*-4 for"),
         ([[4]], {"prefix_ids": [[5] * 5]}, "`prefix_ids` must fit.*index 0: 5.*4 can"),

@@ -228,3 +228,38 @@ def reference_noise(seeds, num_samples, length):
     x = mixed(x[:, None] + np.arange(num_samples, dtype="uint32"))
     x = mixed(x[:, :, None] + np.arange(length, dtype="uint32"))
     return (x >> np.uint32(8)).astype("float32") * np.float32(2**-24)
+
+
+# Of four sources, each with settings of its own.
+ROWS = {
+    "temperatures": [1.0, 0.5, 0.0, 2.0],
+    "top_ks": [0, 3, 0, 50],
+    "top_ps": [1.0, 0.9, 1.0, 0.6],
+}
+
+
+def row_options(row):
+    temperature, top_k, top_p = (values[row] for values in ROWS.values())
+    # A search has temperature 0; the least one draws the likeliest.
+    return {"temperature": temperature or 1e-30, "top_k": top_k, "top_p": top_p}
+
+
+@pytest.mark.parametrize(
+    "names", [("temperatures",), ("top_ks",), ("top_ps",), tuple(ROWS)]
+)
+def test_each_source_is_drawn_by_settings_of_its_own(names):
+    chain = random_chain(3, vocabulary_size=9)
+    options = {"max_length": 12, "n_best": 3, "temperature": 1.0}
+    seeds = np.arange(4, dtype="int32") * 77
+    given = {name: np.array(ROWS[name]) for name in names}
+    found = sample(chain_step(chain), *chain_inputs(4), seeds=seeds, **options, **given)
+    for row in range(4):
+        own = row_options(row)
+        own = {name.removesuffix("s"): own[name.removesuffix("s")] for name in names}
+        alone = sample(
+            chain_step(chain),
+            *chain_inputs(1),
+            seeds=seeds[row : row + 1],
+            **{**options, **own},
+        )
+        assert_same(row_of(found, row), row_of(alone, 0))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import keras
@@ -16,13 +17,16 @@ from hypothesis import strategies as st
 from keras_seq2seq.config import DecodingConfig
 from keras_seq2seq.corpora import clean_line
 from keras_seq2seq.export import saved_model
+from keras_seq2seq.export.graph_search import LOWEST_SCORE, GraphSearch
 from keras_seq2seq.export.operations import (
     CORE_OPERATIONS,
     SAVER_OPERATIONS,
     TEXT_OPERATIONS,
     Graph,
 )
-from keras_seq2seq.export.saved_model import clean_text, export_saved_model
+from keras_seq2seq.export.saved_model import export_saved_model
+from keras_seq2seq.export.server_files import read_warmup
+from keras_seq2seq.export.text_signatures import clean_text
 from keras_seq2seq.export.verify import verify
 from keras_seq2seq.models import (
     ConvSeq2Seq,
@@ -31,7 +35,6 @@ from keras_seq2seq.models import (
     TransformerSeq2Seq,
 )
 from keras_seq2seq.pipelines import Translator
-from keras_seq2seq.requests import make_request
 
 pytestmark = pytest.mark.export
 
@@ -157,9 +160,10 @@ def transformer(serve):
 def quick_writer(transformer, monkeypatch):
     """Copies a finished graph in place of tracing one, which takes seconds."""
 
-    def copy(search, translator, folder):
+    def copy(search, translator, folder, jit):
         shutil.copytree(transformer.folder, folder)
         shutil.rmtree(folder / "tokenizer")
+        shutil.rmtree(folder / "assets.extra")
 
     monkeypatch.setattr(saved_model, "_write_graph", copy)
     return transformer.translator
@@ -225,27 +229,245 @@ def test_graph_holds_no_operation_that_a_cpu_server_lacks(served):
 
 def test_signatures_have_the_documented_names_types_and_widths(transformer):
     text = (transformer.folder / "manifest.json").read_text(encoding="utf-8")
-    manifest = json.loads(text)
-    assert manifest["signatures"] == {
-        "decode_ids": {
-            "inputs": {
-                "ids": {"dtype": "int32", "shape": [-1, -1]},
-                "lengths": {"dtype": "int32", "shape": [-1]},
-            },
-            "outputs": {
-                "output_ids": {"dtype": "int32", "shape": [-1, 9]},
-                "output_lengths": {"dtype": "int32", "shape": [-1]},
-                "score": {"dtype": "float32", "shape": [-1]},
-            },
+    found = {
+        name: {
+            key: f"{tensor['dtype']} {tensor['shape']}"
+            for side in ("inputs", "outputs")
+            for key, tensor in signature[side].items()
+        }
+        for name, signature in json.loads(text)["signatures"].items()
+    }
+    source, score = {"source": "string [-1]"}, {"score": "float32 [-1]"}
+    ids = {"ids": "int32 [-1, -1]", "lengths": "int32 [-1]"}
+    assert found == {
+        "serving_default": {**source, **score, "text": "string [-1]"},
+        "translate": {**source, **score, "text": "string [-1]"},
+        "translate_beam": {
+            **source,
+            "texts": "string [-1, 2]",
+            "scores": "float32 [-1, 2]",
         },
-        "serving_default": {
-            "inputs": {"source": {"dtype": "string", "shape": [-1]}},
-            "outputs": {
-                "score": {"dtype": "float32", "shape": [-1]},
-                "text": {"dtype": "string", "shape": [-1]},
-            },
+        "translate_sample": {
+            **source,
+            "seed": "int32 [-1]",
+            "temperature": "float32 [-1]",
+            "top_k": "int32 [-1]",
+            "top_p": "float32 [-1]",
+            "text": "string [-1]",
+            **score,
+        },
+        "decode_ids": {
+            **ids,
+            "output_ids": "int32 [-1, 9]",
+            "output_lengths": "int32 [-1]",
+            **score,
+        },
+        "decode_ids_beam": {
+            **ids,
+            "output_ids": "int32 [-1, 2, 9]",
+            "output_lengths": "int32 [-1, 2]",
+            "scores": "float32 [-1, 2]",
+        },
+        "score": {
+            **source,
+            "target": "string [-1]",
+            "log_prob": "float32 [-1]",
+            "num_tokens": "int32 [-1]",
+        },
+        "attention": {
+            **source,
+            "text": "string [-1]",
+            "source_tokens": "string [-1, 9]",
+            "target_tokens": "string [-1, 9]",
+            "weights": "float32 [-1, 9, 9]",
         },
     }
+
+
+def test_beams_are_those_of_the_translator_without_equal_texts(served):
+    translator = served.translator
+    found = served.run("translate_beam", source=TEXTS)
+    for row, hypotheses in enumerate(translator.translate(TEXTS, n_best=2)):
+        kept = found["scores"][row] > LOWEST_SCORE
+        texts = [text.decode("utf-8") for text in found["texts"][row][kept]]
+        assert texts == [hypothesis.text for hypothesis in hypotheses]
+        assert not any(found["texts"][row][~kept])
+        np.testing.assert_allclose(
+            found["scores"][row][kept], [h.score for h in hypotheses], atol=1e-4
+        )
+
+
+def test_beams_of_ids_are_those_of_the_translator(transformer):
+    translator = transformer.translator
+    ids = [[*translator.tokenizers.source.encode(TEXTS[0]), 3]]
+    found = transformer.run("decode_ids_beam", ids=ids, lengths=[len(ids[0])])
+    (expected,) = translator.translate(TEXTS[:1], n_best=2)
+    for place, hypothesis in enumerate(expected):
+        length = found["output_lengths"][0, place]
+        assert tuple(found["output_ids"][0, place, :length]) == hypothesis.ids
+
+
+def test_samples_are_drawn_by_each_row_s_own_settings(served):
+    translator = served.translator
+    settings = [(5, 1.0, 0, 1.0), (-7, 0.7, 3, 1.0), (2**31 - 1, 1.5, 0, 0.8)]
+    sources = ["ca déb", "b", "éc abd abc d"]
+    names = ("seed", "temperature", "top_k", "top_p")
+    columns = dict(zip(names, zip(*settings, strict=True), strict=True))
+    found = served.run("translate_sample", source=sources, **columns)
+    for row, (text, (seed, temperature, top_k, top_p)) in enumerate(
+        zip(sources, settings, strict=True)
+    ):
+        ((expected,),) = translator.translate(
+            [text], seed=[seed], temperature=temperature, top_k=top_k, top_p=top_p
+        )
+        assert found["text"][row].decode("utf-8") == expected.text
+        assert found["score"][row] == pytest.approx(expected.score, abs=1e-4)
+
+
+def test_settings_of_a_sample_that_make_no_sense_change_no_other_row(transformer):
+    odd = transformer.run(
+        "translate_sample",
+        source=["ca déb", "ca déb"],
+        seed=[1, 1],
+        temperature=[np.nan, 0.0],
+        top_k=[-3, 0],
+        top_p=[7.0, 1.0],
+    )
+    assert np.all(np.isfinite(odd["score"]))
+    # No temperature takes the likeliest token, as a greedy search.
+    greedy = transformer.translator("ca déb", num_beams=1)
+    assert odd["text"][1].decode("utf-8") == greedy
+
+
+def test_scores_of_given_targets_are_those_of_the_translator(served):
+    translator = served.translator
+    targets = ["déb", "", "a" * 40, "b c", " ", "ca"]
+    found = served.run("score", source=TEXTS, target=targets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the target that is cut
+        expected = translator.score(TEXTS, targets)
+    np.testing.assert_allclose(
+        found["log_prob"], [score.log_prob for score in expected], rtol=1e-4
+    )
+    assert list(found["num_tokens"]) == [score.num_tokens for score in expected]
+
+
+def test_attention_is_that_of_the_translator(served):
+    translator = served.translator
+    found = served.run("attention", source=TEXTS)
+    for row, (best,) in enumerate(translator.translate(TEXTS, return_attention=True)):
+        assert found["text"][row].decode("utf-8") == best.text
+        if best.attention is None:
+            assert not found["weights"][row].any()
+            continue
+        length, width = best.attention.shape
+        shown = min(width, 9)
+        np.testing.assert_allclose(
+            found["weights"][row, :length, :shown], best.attention[:, :shown], atol=1e-4
+        )
+        tokens = [token.decode("utf-8") for token in found["source_tokens"][row]]
+        assert tokens[:shown] == list(best.source_tokens)[:shown]
+        assert not any(tokens[width:])
+        tokens = [token.decode("utf-8") for token in found["target_tokens"][row]]
+        assert tokens[:length] == list(best.tokens)
+
+
+def test_a_model_without_attention_has_no_such_signature(tiny_tokenizers, tmp_path):
+    keras.utils.set_random_seed(3)
+    sizes = [
+        getattr(tiny_tokenizers, side).vocabulary_size for side in ("source", "target")
+    ]
+    model = RecurrentSeq2Seq.from_preset(
+        "sutskever2014", *sizes, units=8, embedding_dim=8
+    )
+    translator = Translator(model, tiny_tokenizers)
+    translator.decoding = DecodingConfig(num_beams=1, max_length=5)
+    folder = export_saved_model(translator, tmp_path)
+    assert "attention" not in Graph(folder).signatures
+    assert verify(folder, run=translator, sentences=["ca déb", "b", ""]).ok
+
+
+def test_warmup_has_requests_for_every_signature_that_are_answered(transformer):
+    requests = read_warmup(
+        transformer.folder / "assets.extra" / "tf_serving_warmup_requests"
+    )
+    names = {name for name, _ in requests}
+    assert names == set(transformer.signatures) - {
+        "serving_default",
+        "__saved_model_init_op",
+    }
+    for name, inputs in requests:
+        for value in transformer.run(name, **inputs).values():
+            assert len(value) == 1
+    manifest = json.loads((transformer.folder / "manifest.json").read_text("utf-8"))
+    assert manifest["warmup_requests"] == len(requests)
+
+
+def test_configuration_for_a_server_matches_the_folder(transformer):
+    from google.protobuf import text_format
+    from tensorflow_serving.config import model_server_config_pb2
+
+    path = transformer.folder.parent
+    config = text_format.Parse(
+        (path / "models.config").read_text(encoding="utf-8"),
+        model_server_config_pb2.ModelServerConfig(),
+    )
+    (model,) = config.model_config_list.config
+    assert (model.name, model.base_path) == (path.name, f"/models/{path.name}")
+    command = (path / "serve.sh").read_text(encoding="utf-8")
+    assert f'-v "$PWD:/models/{path.name}:ro"' in command
+    assert f"/models/{path.name}/batching.config" in command
+    batching = (path / "batching.config").read_text(encoding="utf-8")
+    sizes = re.findall(r"allowed_batch_sizes: ([0-9]+)", batching)
+    assert f"max_batch_size {{ value: {sizes[-1]} }}" in batching
+    assert "pad_variable_length_inputs: true" in batching
+
+
+def test_configuration_that_a_user_changed_stays(quick_writer, tmp_path):
+    export_saved_model(quick_writer, tmp_path)
+    (tmp_path / "batching.config").write_text("mine", encoding="utf-8")
+    export_saved_model(quick_writer, tmp_path)
+    assert (tmp_path / "batching.config").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_graph_that_fails_a_check_is_not_published(
+    quick_writer, tmp_path, monkeypatch
+):
+    good = export_saved_model(quick_writer, tmp_path)
+    before = {file: file.read_bytes() for file in good.rglob("*") if file.is_file()}
+    forbidden = saved_model.static_checks.__globals__
+    monkeypatch.setitem(forbidden, "CORE_OPERATIONS", CORE_OPERATIONS - {"MatMul"})
+    with pytest.raises(ValueError, match="MatMul is not allowed.*"):
+        export_saved_model(quick_writer, tmp_path)
+    with pytest.raises(ValueError, match="Nothing was published"):
+        export_saved_model(quick_writer, tmp_path, version=1, overwrite=True)
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["1"]
+    assert before == {f: f.read_bytes() for f in good.rglob("*") if f.is_file()}
+
+
+def test_compiled_by_xla_where_it_is_asked_for(tiny_tokenizers, tmp_path):
+    translator = make_translator("transformer", tiny_tokenizers, num_beams=1)
+    folder = export_saved_model(translator, tmp_path, jit=True)
+    assert Graph(folder).xla_compiled()
+    served = Served(translator, folder)
+    found = served.run("translate", source=TEXTS)
+    served.session.close()
+    assert [t.decode("utf-8") for t in found["text"]] == translator(TEXTS)
+
+
+def test_two_exports_have_the_same_signatures(tiny_tokenizers, tmp_path):
+    translator = make_translator("recurrent_simple", tiny_tokenizers)
+    folders = [export_saved_model(translator, tmp_path) for _ in range(2)]
+    one, two = (json.loads((f / "manifest.json").read_text("utf-8")) for f in folders)
+    assert one["signatures"] == two["signatures"]
+    assert one["operations"] == two["operations"]
+
+
+def test_weights_are_stored_once_for_all_signatures(transformer):
+    stored = tf.train.list_variables(str(transformer.folder / "variables/variables"))
+    sizes = [int(np.prod(shape)) for name, shape in stored if "_CHECKPOINT" not in name]
+    counted = transformer.translator.model.count_params()
+    assert counted <= sum(sizes) <= counted + 8
 
 
 def test_batches_of_one_two_and_seventeen_are_answered_in_order(transformer):
@@ -332,16 +554,17 @@ def test_versions_count_up_and_an_existing_one_is_kept(quick_writer, tmp_path):
     after = json.loads((tmp_path / "7" / "manifest.json").read_text(encoding="utf-8"))
     assert after["decoding"]["num_beams"] == 1
     assert json.loads(before)["signatures"] == after["signatures"]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "7"]
+    folders = sorted(entry.name for entry in tmp_path.iterdir() if entry.is_dir())
+    assert folders == ["1", "7"]
 
 
 def test_failed_export_leaves_nothing_behind(quick_writer, tmp_path, monkeypatch):
     translator = quick_writer
 
-    def fail(*arguments):
+    def fail(*arguments, **facts):
         raise OSError("disk full")
 
-    monkeypatch.setattr(saved_model, "_write_manifest", fail)
+    monkeypatch.setattr(saved_model, "write_manifest", fail)
     with pytest.raises(OSError, match="disk full"):
         export_saved_model(translator, tmp_path / "model")
     assert list((tmp_path / "model").iterdir()) == []
@@ -377,8 +600,13 @@ def test_output_limit_follows_the_source_as_the_run_says(tiny_tokenizers):
     )
     # 2 * length + 3, at most 12; the last holds for every longer source.
     for max_length, expected in ((None, [3, 5, 7, 9, 11, 12, 12, 12]), (5, [5])):
-        request = make_request(translator.decoding, {}, max_length=max_length)
-        assert saved_model._length_limits(translator, request) == expected
+        search = GraphSearch(
+            translator.model, translator.decoding, max_length=max_length
+        )
+        # Longer tables only repeat the last.
+        table = search.tables["length_limits"]
+        assert table[: len(expected)] == expected
+        assert set(table[len(expected) :]) <= {expected[-1]}
 
 
 @pytest.mark.parametrize(
@@ -418,10 +646,14 @@ def test_every_setting_of_the_run_is_in_the_graph(tiny_tokenizers, tmp_path, tab
     assert verify(folder).ok
 
 
-def test_a_run_that_draws_its_answers_is_refused(tiny_tokenizers, tmp_path):
+def test_the_export_of_a_run_that_draws_searches(tiny_tokenizers, tmp_path):
     translator = make_translator("recurrent_gru", tiny_tokenizers, temperature=0.5)
-    with pytest.raises(ValueError, match="temperature = 0.5"):
-        export_saved_model(translator, tmp_path / "model")
+    served = Served(translator, export_saved_model(translator, tmp_path / "model"))
+    found = served.run("translate", source=TEXTS)
+    served.session.close()
+    assert [t.decode("utf-8") for t in found["text"]] == translator(
+        TEXTS, temperature=0.0
+    )
 
 
 def test_mixed_precision_model_gives_float32_scores(tiny_tokenizers, tmp_path):

@@ -1,6 +1,7 @@
 """`verify` passes what is right and names what is wrong."""
 
 import ast
+import copy
 import json
 import shutil
 import sys
@@ -9,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_seq2seq.export import saved_model, session_process
-from keras_seq2seq.export import verify as verify_module
+from keras_seq2seq.export import session_process, verify_saved_model
+from keras_seq2seq.export.checks import Check, VerifyReport
+from keras_seq2seq.export.graph_search import GraphSearch
 from keras_seq2seq.export.operations import Graph
 from keras_seq2seq.export.saved_model import export_saved_model
-from keras_seq2seq.export.verify import Check, VerifyReport, verify
+from keras_seq2seq.export.verify import verify
 from keras_seq2seq.pipelines import load
 from tests.helpers import write_untrained_run
 
@@ -45,15 +48,17 @@ def answered():
 @pytest.fixture
 def run_once(answered, monkeypatch):
     """Asks one fresh process for all tests that send it the same requests."""
-    original = verify_module._run_in_fresh_process
+    original = verify_saved_model.run_in_fresh_process
 
-    def run_in_fresh_process(folder, requests):
+    def run_in_fresh_process(folder, requests, eager):
         key = str(folder), json.dumps(requests)
         if key not in answered:
-            answered[key] = original(folder, requests)
-        return answered[key]
+            answered[key] = original(folder, requests, eager)
+        return copy.deepcopy(answered[key])
 
-    monkeypatch.setattr(verify_module, "_run_in_fresh_process", run_in_fresh_process)
+    monkeypatch.setattr(
+        verify_saved_model, "run_in_fresh_process", run_in_fresh_process
+    )
     return run_in_fresh_process
 
 
@@ -93,15 +98,22 @@ def test_exported_run_passes_every_check(run, exported, run_once):
         "operations": True,
         "no XLA": True,
         "runs": True,
+        "warm-up": True,
         "replies": True,
         "Python loader": True,
         "blank sources": True,
         "merged requests": True,
-        "equals Python": True,
+        "translate = Python": True,
+        "decode_ids = Python": True,
+        "translate_beam = Python": True,
+        "translate_sample = Python": True,
+        "score = Python": True,
+        "attention = Python": True,
     }, report.table()
     assert report.ok
     assert report.path == exported
-    assert detail(report, "equals Python").startswith("8 texts as in Python")
+    assert detail(report, "translate = Python") == "8 answers as in Python"
+    assert detail(report, "warm-up") == "14 requests answered"
 
 
 def test_options_given_at_export_are_those_compared_with(run, tmp_path):
@@ -122,21 +134,31 @@ def test_other_run_is_told_apart(exported, tmp_path, tiny_tokenizers, run_once):
     report = verify(exported, run=other)
     assert not report.ok
     assert results(report)["merged requests"]
-    assert not results(report)["equals Python"]
-    assert "'3 March 2024'" in detail(report, "equals Python")
+    assert not results(report)["translate = Python"]
+    assert not results(report)["score = Python"]
+    assert "'3 March 2024'" in detail(report, "score = Python")
 
 
 def test_loaders_that_disagree_are_told(exported, run_once, monkeypatch):
-    def shared_name(folder, requests):
-        loaders, imported = run_once(folder, requests)
-        eager = [dict(answer) for answer in loaders["eager"]]
-        eager[0] = {**eager[0], "text": np.array([b"other"], object)}
-        return {**loaders, "eager": eager}, imported
+    def shared_name(folder, requests, eager):
+        report = run_once(folder, requests, eager)
+        report["eager"][0] = {**report["eager"][0], "text": np.array([b"x"], object)}
+        return report
 
-    monkeypatch.setattr(verify_module, "_run_in_fresh_process", shared_name)
+    monkeypatch.setattr(verify_saved_model, "run_in_fresh_process", shared_name)
     report = verify(exported)
     assert not results(report)["Python loader"]
-    assert "request 0 to serving_default" in detail(report, "Python loader")
+    assert "is answered otherwise" in detail(report, "Python loader")
+
+
+def test_warmup_request_that_fails_is_told(exported, run_once, monkeypatch):
+    def failing(folder, requests, eager):
+        report = run_once(folder, requests, eager)
+        report["session"][-1] = {"error": "no such tensor"}
+        return report
+
+    monkeypatch.setattr(verify_saved_model, "run_in_fresh_process", failing)
+    assert detail(verify(exported), "warm-up") == "no such tensor"
 
 
 def test_changed_file_is_named_and_the_graph_is_not_run(exported, tmp_path):
@@ -155,8 +177,8 @@ def test_graph_that_trusts_the_padding_of_a_server_fails(run, tmp_path, monkeypa
     def trusting(self, ids, lengths):
         return ids, tf.clip_by_value(lengths, 0, tf.shape(ids)[1])
 
-    monkeypatch.setattr(saved_model._GraphSearch, "_real_ids", trusting)
-    odd = "keras_seq2seq.export.verify._Requests._add_odd"
+    monkeypatch.setattr(GraphSearch, "real_ids", trusting)
+    odd = "keras_seq2seq.export.saved_model_requests.Requests._add_odd"
     monkeypatch.setattr(odd, lambda self, size: None)
     report = verify(export_saved_model(run, tmp_path))
     assert not results(report)["merged requests"], report.table()
@@ -194,6 +216,28 @@ def test_graph_that_lists_a_folder_inside_a_loop_is_refused(tmp_path):
     assert "MatchingFiles is not allowed" in detail(verify(folder), "operations")
 
 
+def test_graph_that_writes_a_file_while_it_is_loaded_is_refused(exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / "1")
+    file = folder / "saved_model.pb"
+    saved_model_proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    graph = saved_model_proto.meta_graphs[0]
+    assert "SaveV2" not in Graph(folder).initializer_operations()
+    # What saves weights, which every SavedModel holds, runs in place of what loads.
+    (saver,) = (
+        node.name
+        for node in graph.graph_def.node
+        if node.op.endswith("PartitionedCall")
+        and any("save" in value.func.name for value in node.attr.values())
+    )
+    initializer = graph.signature_def["__saved_model_init_op"]
+    for output in initializer.outputs.values():
+        output.name = f"{saver}:0"
+    file.write_bytes(saved_model_proto.SerializeToString())
+    report = verify(folder)
+    assert "SaveV2 is not allowed while loading" in detail(report, "operations")
+    assert "not run" in detail(report, "runs")
+
+
 def test_function_that_demands_xla_is_found(tmp_path):
     inner = tf.function(lambda x: x * 2.0, jit_compile=True)
     folder = save_module(
@@ -221,7 +265,7 @@ def test_names_types_and_shapes_that_servers_refuse_are_named(tmp_path):
     types = detail(report, "types and shapes")
     assert "Best score is float64" in types
     assert "total has no batch axis first" in types
-    assert detail(report, "signatures").endswith("decode_ids, serving_default")
+    assert "decode_ids is missing" in detail(report, "signatures")
     assert detail(report, "files") == "no manifest.json; export the run again"
 
 
