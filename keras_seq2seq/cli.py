@@ -236,11 +236,11 @@ def translate(
             raise FileNotFoundError(f"`{name}` must be a file. Received: {file}.")
     if details and format is not TextFormat.jsonl:
         raise ValueError("`--details` needs --format jsonl. Received: --format text.")
-    file = bool(input_file and not stream)
+    whole = bool(input_file and not stream)
     if runtime is Runtime.keras:
-        translator = _load(run, ensemble, series=False, file=file)
+        translator = _load(run, ensemble, series=False, file=whole)
     else:
-        translator = _load_export(run, runtime, ensemble, file=file)
+        translator = _load_export(run, runtime, ensemble, file=whole)
     from keras_seq2seq.actions import TranslatedText, set_decoding
 
     if runtime is Runtime.keras:

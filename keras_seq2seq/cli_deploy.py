@@ -71,12 +71,19 @@ def export(
                 f"{format.value}. Received: {value}."
             )
     import_backend()
+    write: Any
     if format is ExportFormat.saved_model:
-        from keras_seq2seq.export.saved_model import export_saved_model as write
+        from keras_seq2seq.export.saved_model import export_saved_model
+
+        write = export_saved_model
     elif format is ExportFormat.litert:
-        from keras_seq2seq.export.litert import export_litert as write
+        from keras_seq2seq.export.litert import export_litert
+
+        write = export_litert
     else:
-        from keras_seq2seq.export.ctranslate2 import export_ctranslate2 as write
+        from keras_seq2seq.export.ctranslate2 import export_ctranslate2
+
+        write = export_ctranslate2
     options = {key: value for key, value in given.items() if value is not None}
     folder = write(
         run,

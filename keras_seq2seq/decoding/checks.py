@@ -30,7 +30,7 @@ _RANKS = {
 }
 _IDS = ("prefix_ids", "banned_phrases", "required_phrases")
 _LEAST = {"length_limits": 1, "min_lengths": 0, "reward_lengths": 0, "top_ks": 0}
-_GREATEST = {"temperatures": np.finfo("float32").max, "top_ps": 1.0}
+_GREATEST = {"temperatures": float(np.finfo("float32").max), "top_ps": 1.0}
 _TOO_LARGE = 2**31  # for int32
 
 

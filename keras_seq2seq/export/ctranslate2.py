@@ -38,7 +38,7 @@ from keras_seq2seq.tokenizers import END_ID, START_ID, UNK_ID, Tokenizer
 _SINUSOID_ROWS = 2048
 _EPSILON = 1e-6
 #: How CTranslate2 ranks and stops, as settings of ours. It knows no other penalties.
-SEARCH = {
+SEARCH: dict[str, Any] = {
     "length_penalty_base": 0.0,
     "stop": "count",
     "coverage_penalty": 0.0,

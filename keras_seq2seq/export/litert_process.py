@@ -42,7 +42,8 @@ def write_greedily(interpreter, task):
     step = interpreter.get_signature_runner("step")
     ids = np.asarray([task["ids"]], "int32")
     tensors = encode(ids=ids, lengths=np.asarray([ids.shape[1]], "int32"))
-    token, written = task["start_id"], []
+    token = task["start_id"]
+    written: list[int] = []
     while len(written) < task["limit"] and token != task["end_id"]:
         found = step(token_ids=np.asarray([token], "int32"), **tensors)
         logits = found.pop("logits")[0]
