@@ -167,6 +167,7 @@ ALLOWED = {
         "scoring",
         "tokenizers",
         "translator",
+        "untrusted",
     },
     "serving": {"export"},
 }

@@ -9,6 +9,7 @@ import numpy as np
 from keras_seq2seq.batches import num_cores
 from keras_seq2seq.requests import Request
 from keras_seq2seq.tokenizers import PAD_ID
+from keras_seq2seq.untrusted import TOKENIZER_LIMIT, read_limited
 
 # An id of each that the folder's vocabularies may be under.
 _VOCABULARIES = {
@@ -114,7 +115,7 @@ def vocabulary_of(folder: Path, side: str) -> list[str]:
     """
     for name in _VOCABULARIES[side]:
         if (folder / name).is_file():
-            return json.loads((folder / name).read_text(encoding="utf-8"))
+            return json.loads(read_limited(folder / name, TOKENIZER_LIMIT))
     raise FileNotFoundError(
         f"No vocabulary of the {side} in {folder}. Expected "
         f"{' or '.join(_VOCABULARIES[side])}."

@@ -31,6 +31,22 @@ def written_whole(final: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def recover(parent: Path) -> None:
+    """Puts folders back that a killed process had moved away to replace them.
+
+    What is decided by which folders there are needs this first.
+
+    Args:
+        parent: Where they stand.
+    """
+    pattern = re.compile("replaced-(.+)-([0-9]+)")
+    for entry in sorted(parent.iterdir()) if parent.is_dir() else ():
+        match = pattern.fullmatch(entry.name)
+        # Another thread of this process may be at it.
+        if match and int(match[2]) != os.getpid() and not _is_running(int(match[2])):
+            _clean_up(parent / match[1])
+
+
 def _publish(temporary: Path, final: Path) -> None:
     """Renames the complete folder to its name, replacing an earlier one."""
     replaced = None
@@ -98,6 +114,7 @@ def check_new_folder(path: Path, overwrite: bool) -> None:
     Raises:
         ValueError: With the path.
     """
+    recover(path.parent)
     if path.exists() and not (overwrite and path.is_dir()):
         raise ValueError(
             f"`path` must be a new folder. Received: {path}, which exists. Choose "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_seq2seq.pipelines import Translator, load
+from keras_seq2seq.untrusted import read_json
 
 MANIFEST = "manifest.json"
 
@@ -92,17 +93,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If it has no manifest.
-        ValueError: If the file is no manifest.
+        ValueError: If the file is no manifest, or too large.
     """
     file = folder / MANIFEST
     if not file.is_file():
         raise FileNotFoundError(
             f"No {MANIFEST} in {folder}. Expected a folder that `export` wrote."
         )
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} must be JSON. {error}.") from error
+    manifest = read_json(file)
     if not isinstance(manifest, dict) or "files" not in manifest:
         raise ValueError(f"{file} is no manifest of an export. Export the run again.")
     return manifest

@@ -39,7 +39,7 @@ import keras
 import tensorflow as tf
 
 from keras_seq2seq.export.checks import VerifyReport, check_files
-from keras_seq2seq.export.folders import written_whole
+from keras_seq2seq.export.folders import recover, written_whole
 from keras_seq2seq.export.graph_search import GraphSearch
 from keras_seq2seq.export.manifest import as_translator, write_manifest
 from keras_seq2seq.export.operations import Graph
@@ -197,6 +197,7 @@ def _check_version(path: Path, version: int | None, overwrite: bool) -> int:
     """Decides the version's number; refuses one that would lose something."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"`path` must be a folder. Received the file: {path}.")
+    recover(path)
     existing = sorted(
         int(entry.name)
         for entry in (path.iterdir() if path.is_dir() else ())

@@ -17,6 +17,7 @@ from keras_seq2seq.lines import clean_texts
 from keras_seq2seq.pipelines import Translator
 from keras_seq2seq.requests import make_request
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
+from keras_seq2seq.untrusted import read_json
 
 # Between programs that compute the same in another order.
 _TOLERANCE = 1e-3
@@ -88,7 +89,7 @@ class _Asked:
     def __init__(self, folder: Path, texts: list[str], *, whole: bool) -> None:
         self.texts = texts
         self.tokenizers = TokenizerPair.load(folder / "tokenizer")
-        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.config = read_json(folder / "config.json")
         golden = (folder / "golden.jsonl").read_text(encoding="utf-8")
         self.golden = [json.loads(line) for line in golden.splitlines()]
         encoded = self.tokenizers.source.encode(clean_texts(texts, "sentences"))
@@ -278,11 +279,12 @@ def _is_quantised(asked: _Asked) -> bool:
 
 
 def _mostly(name: str, wrong: list[str], count: int, asked: _Asked, good: str) -> Check:
-    """All must hold for float32; of quantised files it is told how many do.
+    """All must hold for float32, half of them for quantised files; it is told how many.
 
     Int8 activations are scaled by what else is in the batch, so a close choice may
     fall differently.
     """
     if _is_quantised(asked):
-        return Check(name, True, f"{count - len(wrong)} of {count} {good}")
+        right = count - len(wrong)
+        return Check(name, 2 * right >= count, f"{right} of {count} {good}")
     return listed(name, wrong, f"{count} {good}")

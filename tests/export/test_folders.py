@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from keras_seq2seq.export import folders
-from keras_seq2seq.export.folders import written_whole
+from keras_seq2seq.export.folders import (
+    check_new_folder,
+    recover,
+    written_whole,
+)
 
 ENDED = 2**22 + 1  # above the largest id that Linux gives
 
@@ -125,6 +129,20 @@ def test_export_killed_between_two_renames_is_undone_by_the_next(tmp_path):
         assert (tmp_path / "1" / "file").read_text(encoding="utf-8") == "first"
         raise KeyError
     assert names_in(tmp_path) == ["1"]
+
+
+def test_a_version_lost_between_two_renames_counts_before_the_next_is_numbered(
+    tmp_path,
+):
+    write(tmp_path / "6", "sixth")
+    write(tmp_path / "7", "seventh")
+    kill_while("renaming", tmp_path / "7")
+    recover(tmp_path)
+    assert names_in(tmp_path) == ["6", "7"]
+    assert (tmp_path / "7" / "file").read_text(encoding="utf-8") == "seventh"
+    kill_while("renaming", tmp_path / "7")
+    with pytest.raises(ValueError, match="which exists"):
+        check_new_folder(tmp_path / "7", overwrite=False)
 
 
 def test_old_folder_is_deleted_where_the_new_one_is_there(tmp_path):
