@@ -273,7 +273,7 @@ class TranslatedText:
             fields = ["text", "score", "log_prob", "finished", "truncated_source"]
             more = ["tokens", "token_scores", "source_tokens", "alignment"]
             fields += more * self.details
-            rows = [{name: getattr(h, name) for name in fields} for h in hypotheses]
+            rows = [{name: _value(h, name) for name in fields} for h in hypotheses]
             found = {"source": source, "hypotheses": rows}
             return [json.dumps(found, ensure_ascii=False)]
         if self.options["n_best"] > 1:
@@ -282,6 +282,12 @@ class TranslatedText:
                 for rank, hypothesis in enumerate(hypotheses, start=1)
             ]
         return [hypotheses[0].text]
+
+
+def _value(hypothesis: Any, name: str) -> Any:
+    """A field, None where an export's engine does not tell it: JSON has no NaN."""
+    value = getattr(hypothesis, name)
+    return None if value != value else value
 
 
 def compare_recipes(

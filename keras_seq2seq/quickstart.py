@@ -88,7 +88,8 @@ def run_quickstart(
     draw_alignment(translator, sources[0], run / "alignment.png")
 
     say("5/6 Export as a SavedModel")
-    folder = export_saved_model(translator, run / "exports" / "saved_model")
+    path = run / "exports" / "saved_model"
+    folder = export_saved_model(translator, path, name=run.resolve().name)
 
     say("6/6 The same questions to the export, in a process with TensorFlow only")
     served = ask_saved_model(folder, sources)

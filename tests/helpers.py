@@ -1,6 +1,8 @@
 """Checks that many tests apply to one layer, model or step function."""
 
+import hashlib
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -107,8 +109,60 @@ def chain_step(transitions):
     return step
 
 
-def write_untrained_run(folder: Path, tokenizers, *, decoding=None, **model_settings):
-    """Writes a run folder whose model has fresh weights; returns the folder."""
+def spread(model, seed=0):
+    """Gives matrices values large enough for answers to differ; returns the model."""
+    generator = np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        if len(weight.shape) == 2:
+            weight.assign(generator.normal(0, 0.6, weight.shape))
+    return model
+
+
+def end_early(model):
+    """Makes outputs of a Transformer differ and end soon; returns the model."""
+    import keras
+
+    generator = np.random.default_rng(0)
+    # Biases and norms are constants in a new model.
+    model.set_weights(
+        [
+            1.5 * weight + generator.normal(scale=0.1, size=weight.shape)
+            for weight in model.get_weights()
+        ]
+    )
+    end = keras.ops.convert_to_numpy(
+        model.target_embedding.embeddings[3]
+        if model.output_projection is None
+        else model.output_projection.kernel[:, 3]
+    )
+    last = model.decoder_norm or model.decoder_blocks[-1].feedforward_norm
+    last.beta.assign(last.beta + end / np.linalg.norm(end))
+    return model
+
+
+def rewrite(export: Path, name: str, content: str | bytes):
+    """Replaces a file of an export, and its sum in the manifest."""
+    content = content.encode() if isinstance(content, str) else content
+    (export / name).write_bytes(content)
+    manifest = json.loads((export / "manifest.json").read_text(encoding="utf-8"))
+    manifest["files"][name] = hashlib.sha256(content).hexdigest()
+    text = json.dumps(manifest, ensure_ascii=False)
+    (export / "manifest.json").write_text(text, encoding="utf-8")
+
+
+def write_untrained_run(
+    folder: Path,
+    tokenizers,
+    *,
+    decoding=None,
+    evaluation=None,
+    change=None,
+    **model_settings,
+):
+    """Writes a run folder whose model has fresh weights; returns the folder.
+
+    `change` gives the model other ones.
+    """
     from keras_seq2seq.config import config_to_toml, load_config
     from keras_seq2seq.models import MODELS
 
@@ -122,6 +176,8 @@ def write_untrained_run(folder: Path, tokenizers, *, decoding=None, **model_sett
     )
     ids = np.full((1, 3), 4, "int32")
     model({"source_ids": ids, "target_ids": ids})
+    if change is not None:
+        change(model)
     model.save(folder / "model.keras")
 
     recipe = folder / "recipe.toml"
@@ -131,6 +187,7 @@ def write_untrained_run(folder: Path, tokenizers, *, decoding=None, **model_sett
         "tokenizer": {"vocabulary_size": 64, "model_type": "char"},
         "model": model_settings,
         "decoding": decoding or {},
+        "evaluation": evaluation or {},
     }
     recipe.write_text(_toml(tables), encoding="utf-8")
     config = load_config(recipe, [])

@@ -14,8 +14,9 @@ text go in and the pieces of its translation come out:
     found = translator.translate_batch([pieces], beam_size=4, disable_unk=True)
     print(found[0].hypotheses[0])
 
-CTranslate2 itself appends END to sources and feeds START first. With `disable_unk` UNK
-is never written, as in a `Translator`. Scores are those of a search of ours with
+CTranslate2 itself appends END to sources and feeds START first; it cuts sources at 1024
+tokens unless it is given `max_input_length=0`. With `disable_unk` UNK is never written,
+as by a run with `allow_unknown = false`. Scores are those of a search of ours with
 `length_penalty_base = 0` and `stop = "count"`, but that CTranslate2 divides the
 probability of what is banned among the rest: UNK, and at first END, unless it is given
 `min_decoding_length=0`.
@@ -123,6 +124,7 @@ def export_ctranslate2(
                 "settings": request.settings.model_dump(),
                 "quantization": quantization,
             },
+            max_positions=translator.model.max_positions or _SINUSOID_ROWS,
             more_versions=("ctranslate2",),
         )
     return path

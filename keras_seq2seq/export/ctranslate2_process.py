@@ -22,6 +22,7 @@ def main(folder, requests, report):
             request["sources"],
             max_decoding_length=request["limit"],
             min_decoding_length=0,
+            max_input_length=0,
             return_end_token=True,
             return_scores=True,
             **asked["options"],

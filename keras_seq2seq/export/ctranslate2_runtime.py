@@ -77,6 +77,7 @@ class CTranslate2Engine:
             length_penalty=constants["length_penalty"],
             max_decoding_length=limit,
             min_decoding_length=0,
+            max_input_length=0,  # by default it cuts at 1024, and does not say so
             disable_unk=not self._allow_unknown,
             return_end_token=True,
             return_scores=True,

@@ -52,8 +52,10 @@ def export_litert(
     Args:
         run_or_translator: A run folder, or what `load` made of one.
         path: The folder to write.
-        quantization: What becomes of the weights: None for float32, `"float16"` for
-            half the size, `"dynamic"` for a quarter: int8 weights, float32 elsewhere.
+        quantization: What becomes of the weights: None for float32; `"float16"`; or
+            `"dynamic"` for int8 weights, where activations stay float32. Either
+            halves a model of a large vocabulary: in int8 a table of embeddings that
+            is tied to the output is there twice.
         num_beams: Width of the beam; by default the run's.
         length_penalty: Exponent of the length penalty; by default the run's.
         max_length: Most tokens of an output, END included, for every source; by default
@@ -139,6 +141,12 @@ def _config(
         "max_source_tokens": search.model.max_positions,
         "max_length": search.max_length,
         "num_beams": search.num_beams,
+        # By the length of the source, END included; the last entry for longer ones.
+        "length_limits": search.tables["length_limits"],
+        "min_lengths": [
+            max(least, search.request.constants["min_length"])
+            for least in search.tables.get("min_lengths", [0])
+        ],
         "signatures": signatures_of(content),
     }
 

@@ -20,6 +20,7 @@ signature            inputs                  outputs
 ==================== ======================= ====================================
 """
 
+import re
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -192,8 +193,15 @@ def _converted(folder: str, quantization: str | None, names: list[str]) -> bytes
     except Exception as error:
         if type(error).__name__ != "ConverterError":
             raise
-        reason = str(error).strip().splitlines()[-1]
         raise ValueError(
             "LiteRT has no builtin operation for a part of this model. The converter "
-            f"says: {reason}"
+            f"says: {_reason(str(error))}"
         ) from error
+
+
+def _reason(text: str) -> str:
+    """The lines of a long message that name operations, or its first error."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    named = [line for line in lines if re.match("(TF Select|Custom) ops:", line)]
+    errors = [line for line in lines if "error: " in line]
+    return "; ".join(named or errors[:1] or lines[:1])

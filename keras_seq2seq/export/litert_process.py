@@ -48,6 +48,8 @@ def write_greedily(interpreter, task):
         found = step(token_ids=np.asarray([token], "int32"), **tensors)
         logits = found.pop("logits")[0]
         logits[task["banned_ids"]] = -np.inf
+        if len(written) < task["least"]:
+            logits[task["end_id"]] = -np.inf
         token = int(logits.argmax())
         written.append(token)
         tensors |= {key.removeprefix("next_"): value for key, value in found.items()}

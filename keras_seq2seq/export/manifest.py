@@ -50,6 +50,7 @@ def write_manifest(
     *,
     decoding: Mapping[str, Any],
     facts: Mapping[str, Any],
+    max_positions: int | None = None,
     more_versions: tuple[str, ...] = (),
 ) -> None:
     """Writes what a folder holds, with no time and no local path in it.
@@ -60,6 +61,7 @@ def write_manifest(
         translator: What was exported.
         decoding: The search's options.
         facts: What else is told of this kind.
+        max_positions: Most tokens of a text, where that is not the model's own limit.
         more_versions: Further distributions that made it.
     """
     tokenizers = translator.tokenizers
@@ -69,7 +71,7 @@ def write_manifest(
         "versions": {name: _installed(name) for name in (*_VERSIONED, *more_versions)},
         "model": {
             "name": type(translator.model).__name__,
-            "max_positions": translator.model.max_positions,
+            "max_positions": max_positions or translator.model.max_positions,
             "source_vocabulary_size": translator.model.source_vocabulary_size,
             "target_vocabulary_size": translator.model.target_vocabulary_size,
         },

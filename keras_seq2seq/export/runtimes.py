@@ -23,13 +23,21 @@ from keras_seq2seq.tokenizers import END_ID, UNK_ID, TokenizerPair
 from keras_seq2seq.translator import Translator
 
 RUNTIMES = ("saved_model", "litert", "ctranslate2")
-# What each engine takes at every call.
+# What each engine takes at every call, of the options and of `[decoding]`.
 _FREE = {
-    "saved_model": {"n_best"},
-    "litert": {"n_best"},
+    "saved_model": {"n_best", "batch_tokens"},
+    "litert": {"n_best", "batch_tokens"},
     "ctranslate2": {
-        *("n_best", "num_beams", "length_penalty", "max_length", "follows_source")
+        *("n_best", "batch_tokens", "num_beams", "length_penalty"),
+        *("max_length_ratio", "max_length_offset"),
     },
+}
+# What none of them does, however it was exported.
+_NEVER = {
+    "alternatives": "alternatives",
+    "return_attention": "attention",
+    "return_token_scores": "token scores",
+    "temperature": "samples",
 }
 
 #: Hypotheses of a batch: from ids `(B, S)`, lengths, limits and the request to ids
@@ -132,26 +140,35 @@ class RuntimeTranslator(Translator):
 
     def _check(self, request: Request, inputs: dict[str, np.ndarray]) -> None:
         """Refuses what the export does not do, or does otherwise."""
-        kind, fixed = self._manifest["kind"], self._manifest["decoding"]
+        kind = self._manifest["kind"]
+        fixed = {**self._manifest["settings"], **self._manifest["decoding"]}
+        for name, what in _NEVER.items():
+            if request.constants[name]:
+                raise self._not_there(f"{what} ({name} = {request.constants[name]})")
         if inputs:
-            raise self._not_there(f"{', '.join(sorted(inputs))}")
-        asked = {**request.constants, "follows_source": request.max_length is None}
-        if request.max_length is not None:
-            asked["max_length"] = request.max_length
-        for name in sorted(asked.keys() - _FREE[kind]):
+            raise self._not_there(", ".join(sorted(inputs)))
+        if kind != "ctranslate2":
+            if request.n_best > fixed["num_beams"]:
+                raise ValueError(
+                    f"`n_best` must be at most the export's num_beams = "
+                    f"{fixed['num_beams']}. Received: n_best = {request.n_best}."
+                )
+            own = "None" if fixed["follows_source"] else fixed["max_length"]
+            if request.max_length not in (None, own):
+                raise self._otherwise("max_length", own, request.max_length)
+        asked = {**request.settings.model_dump(), **request.constants}
+        for name in sorted(asked.keys() - _FREE[kind] - {"max_length"}):
             value = asked[name]
             value = list(value) if isinstance(value, tuple) else value
             if value != fixed.get(name, value):
-                raise ValueError(
-                    f"The export in {self.folder} was made with {name} = "
-                    f"{fixed[name]}. Received: {name} = {value}. Export the run again "
-                    "with it, or use the run itself, --runtime keras."
-                )
-        if kind != "ctranslate2" and request.constants["n_best"] > fixed["num_beams"]:
-            raise ValueError(
-                f"`n_best` must be at most the export's num_beams = "
-                f"{fixed['num_beams']}. Received: n_best={request.n_best}."
-            )
+                raise self._otherwise(name, fixed[name], value)
+
+    def _otherwise(self, name: str, fixed: Any, value: Any) -> ValueError:
+        return ValueError(
+            f"The export in {self.folder} was made with {name} = {fixed}. Received: "
+            f"{name} = {value}. Export the run again with it, or use the run itself, "
+            "--runtime keras."
+        )
 
 
 def _export_of(path: Path, runtime: str) -> Path:

@@ -45,7 +45,7 @@ from keras_seq2seq.export.manifest import as_translator, write_manifest
 from keras_seq2seq.export.operations import Graph
 from keras_seq2seq.export.server_files import write_server_files, write_warmup
 from keras_seq2seq.export.static_checks import static_checks
-from keras_seq2seq.export.text_signatures import SIGNATURES, TextSignatures
+from keras_seq2seq.export.text_signatures import TextSignatures
 from keras_seq2seq.pipelines import Translator
 
 
@@ -149,8 +149,7 @@ def _finish(
 ) -> None:
     """Writes what stands beside the graph, and looks at all of it once."""
     graph = Graph(folder)
-    names = [name for name in SIGNATURES if name in graph.signatures]
-    num_requests = write_warmup(folder, translator.tokenizers, names)
+    num_requests = write_warmup(folder, translator.tokenizers, list(graph.signatures))
     write_manifest(
         folder,
         "saved_model",

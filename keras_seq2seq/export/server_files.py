@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_seq2seq.export.text_signatures import SIGNATURES
+from keras_seq2seq.export.text_signatures import DEFAULT, DEFAULT_IS, SIGNATURES
 from keras_seq2seq.tokenizers import END_ID, TokenizerPair
 
 #: Where a server looks for them in a version folder.
@@ -91,7 +91,7 @@ def warmup_inputs(
     """
     requests = []
     for name in names:
-        inputs, _ = SIGNATURES[name]
+        inputs, _ = SIGNATURES[DEFAULT_IS if name == DEFAULT else name]
         for length in _WARMUP_LENGTHS:
             ids = np.arange(4, 4 + length) % tokenizers.source.vocabulary_size
             ids = np.append(np.maximum(ids, 4), END_ID).astype("int32")

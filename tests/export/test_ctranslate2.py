@@ -1,6 +1,7 @@
 """What `export_ctranslate2` writes, run by CTranslate2 itself."""
 
 import builtins
+import hashlib
 import json
 import re
 from types import SimpleNamespace
@@ -10,9 +11,13 @@ import numpy as np
 import pytest
 
 from keras_seq2seq.decoding import generate
+from keras_seq2seq.export import ctranslate2 as exporting
+from keras_seq2seq.export import verify_ctranslate2
 from keras_seq2seq.export.ctranslate2 import export_ctranslate2, transformer_spec
+from keras_seq2seq.export.verify import SENTENCES, verify
 from keras_seq2seq.models import RecurrentSeq2Seq, TransformerSeq2Seq
-from keras_seq2seq.pipelines import Translator
+from keras_seq2seq.pipelines import Translator, load
+from tests.helpers import end_early, rewrite
 
 SIZES = {
     "dim": 8,
@@ -31,6 +36,8 @@ CASES = {
     "learned": {"positions": "learned"},
     "no_positions": {"positions": "none"},
     "no_bias": {"attention_bias": False},
+    "learned_untied": {"positions": "learned", "norm": "pre", "tie_output": False},
+    "four_heads": {"num_heads": 4, "norm": "pre"},
 }
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", *"abcdefgh"]
 SOURCE_IDS = np.asarray([[4, 5, 6, 7, 3], [8, 9, 3, 0, 0], [10, 3, 0, 0, 0]])
@@ -46,23 +53,9 @@ def ctranslate2():
 def make_model(source_size=12, target_size=12, **options):
     """A model of width 8 whose outputs differ, and some of which end early."""
     keras.utils.set_random_seed(0)
-    model = TransformerSeq2Seq(source_size, target_size, **{**SIZES, **options})
-    generator = np.random.default_rng(0)
-    # Biases and norms are constants in a new model.
-    model.set_weights(
-        [
-            1.5 * weight + generator.normal(scale=0.1, size=weight.shape)
-            for weight in model.get_weights()
-        ]
+    return end_early(
+        TransformerSeq2Seq(source_size, target_size, **{**SIZES, **options})
     )
-    end = keras.ops.convert_to_numpy(
-        model.target_embedding.embeddings[3]
-        if model.output_projection is None
-        else model.output_projection.kernel[:, 3]
-    )
-    last = model.decoder_norm or model.decoder_blocks[-1].feedforward_norm
-    last.beta.assign(last.beta + end / np.linalg.norm(end))
-    return model
 
 
 def loaded(ctranslate2, model, folder):
@@ -191,6 +184,65 @@ def test_vocabularies_are_the_pieces_of_both_tokenizers(
     assert config["add_source_eos"] is True
 
 
+def test_vocabulary_of_another_size_is_named(ctranslate2):
+    model = make_model()
+    with pytest.raises(ValueError, match=r"Source vocab.*size 11 .* size 12"):
+        transformer_spec(model, TOKENS[:-1], TOKENS).validate()
+    with pytest.raises(ValueError, match=r"Target vocab.*size 13 .* size 12"):
+        transformer_spec(model, TOKENS, [*TOKENS, "x"]).validate()
+
+
+def test_position_tables_end_where_the_model_does(ctranslate2, tmp_path):
+    """What `load_runtime` must cut, since the engine only raises."""
+    for positions, rows in (("learned", 16), ("sinusoidal", 2048), ("none", 2048)):
+        model = make_model(positions=positions, num_decoder_layers=1)
+        engine = loaded(ctranslate2, model, tmp_path / positions)
+        options = {"max_decoding_length": 2, "max_input_length": 0}
+        engine.translate_batch([["a"] * (rows - 1)], **options)  # and END
+        with pytest.raises(RuntimeError, match=f"positions >= {rows}"):
+            engine.translate_batch([["a"] * rows], **options)
+
+
+def test_manifest_tells_the_search_and_the_sums(ctranslate2, translator, tmp_path):
+    folder = export_ctranslate2(
+        translator, tmp_path / "model", num_beams=2, length_penalty=0.3
+    )
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    names = {
+        *("model.bin", "config.json", "source_vocabulary.json"),
+        *("target_vocabulary.json", "tokenizer/tokenizer.json"),
+        *("tokenizer/source.model", "tokenizer/target.model"),
+    }
+    assert manifest["files"].keys() == names
+    content = (folder / "model.bin").read_bytes()
+    assert manifest["files"]["model.bin"] == hashlib.sha256(content).hexdigest()
+    assert manifest["kind"] == "ctranslate2"
+    assert manifest["quantization"] is None
+    assert manifest["model"] == {
+        "name": "TransformerSeq2Seq",
+        "max_positions": 2048,  # rows of the table that was written
+        "source_vocabulary_size": 10,
+        "target_vocabulary_size": 10,
+    }
+    options = {"num_beams": 2, "length_penalty": 0.3, "stop": "count"}
+    for name, value in {**options, "length_penalty_base": 0.0}.items():
+        assert manifest["decoding"][name] == manifest["settings"][name] == value
+    assert manifest["decoding"]["banned_ids"] == [0, 2]
+    assert manifest["versions"]["ctranslate2"].startswith("4.")
+    for path in folder.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        assert str(tmp_path).encode() not in content
+
+
+def test_a_run_folder_is_exported_as_its_translator(ctranslate2, tiny_run, tmp_path):
+    folders = [
+        export_ctranslate2(what, tmp_path / name)
+        for name, what in (("one", tiny_run), ("two", load(tiny_run)))
+    ]
+    sums = [json.loads((f / "manifest.json").read_bytes())["files"] for f in folders]
+    assert sums[0] == sums[1]
+
+
 def test_int8_weights_take_less_room_and_leave_the_model_as_it_was(
     ctranslate2, translator, tmp_path
 ):
@@ -229,6 +281,22 @@ def test_failed_export_leaves_nothing_behind(
     with pytest.raises(OSError, match="disk full"):
         export_ctranslate2(translator, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_export_keeps_the_folder_that_stood_there(
+    ctranslate2, translator, tmp_path, monkeypatch
+):
+    folder = export_ctranslate2(translator, tmp_path / "model")
+    before = (folder / "manifest.json").read_bytes()
+
+    def fail(*arguments, **options):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(exporting, "write_manifest", fail)
+    with pytest.raises(OSError, match="disk full"):
+        export_ctranslate2(translator, folder, num_beams=1, overwrite=True)
+    assert (folder / "manifest.json").read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize(
@@ -278,3 +346,108 @@ def test_missing_engine_is_named_with_the_extra(monkeypatch, tmp_path):
     message = r"`ctranslate2`.*pip install 'keras-seq2seq\[ctranslate2\]'"
     with pytest.raises(ImportError, match=message):
         export_ctranslate2(SimpleNamespace(), tmp_path / "model")
+
+
+@pytest.fixture
+def exported(ctranslate2, translator, tmp_path):
+    return export_ctranslate2(translator, tmp_path / "model", num_beams=2)
+
+
+def failed(report):
+    return [check.name for check in report.checks if not check.ok]
+
+
+def detail(report, name):
+    (found,) = [check.detail for check in report.checks if check.name == name]
+    return found
+
+
+def test_exported_model_passes_every_check(exported, translator):
+    texts = [*SENTENCES, "ca déb", "b", "éc abd abc d", "abcd " * 20]
+    report = verify(exported, run=translator, sentences=texts)
+    assert [(check.name, check.ok) for check in report.checks] == [
+        ("files", True),
+        ("vocabularies", True),
+        ("runs", True),
+        ("merged requests", True),
+        ("translate = Python", True),
+    ], report.table()
+    found = re.match(
+        r"(\d+) answers as in Python(?:; (\d+) cut at their limit are not compared)?$",
+        detail(report, "translate = Python"),
+    )
+    compared, cut = int(found[1]), int(found[2] or 0)
+    assert compared + cut == 12
+    assert compared >= 8
+    assert detail(report, "merged requests") == "8 answered in a batch as alone"
+    assert verify(exported).ok
+
+
+def test_other_run_is_told_apart(exported, tiny_tokenizers):
+    other = Translator(make_model(10, 10), tiny_tokenizers)
+    texts = ["ca déb", "b", "éc abd abc d", "a", "bacd", "d d"]
+    report = verify(exported, run=other, sentences=texts)
+    assert failed(report) == ["translate = Python"], report.table()
+    assert "'ca déb'" in detail(report, "translate = Python")
+
+
+def test_changed_file_is_named_and_nothing_is_run(exported, monkeypatch):
+    monkeypatch.setattr(verify_ctranslate2, "report_of", None)
+    with (exported / "model.bin").open("ab") as file:
+        file.write(b"x")
+    report = verify(exported)
+    assert failed(report) == ["files", "runs"]
+    assert detail(report, "files") == "not as in manifest.json: model.bin"
+    assert detail(report, "runs") == "not run, since a check above failed"
+
+
+def test_vocabulary_in_another_order_is_told(exported, monkeypatch):
+    monkeypatch.setattr(verify_ctranslate2, "report_of", None)
+    name = "target_vocabulary.json"
+    pieces = json.loads((exported / name).read_text(encoding="utf-8"))
+    pieces[5], pieces[6] = pieces[6], pieces[5]
+    rewrite(exported, name, json.dumps(pieces))
+    report = verify(exported)
+    assert failed(report) == ["vocabularies", "runs"]
+    assert detail(report, "vocabularies") == (
+        "the target vocabulary is not that of tokenizer/"
+    )
+
+
+def test_model_that_the_engine_cannot_load_is_told(exported):
+    rewrite(exported, "model.bin", b"no model")
+    report = verify(exported)
+    assert failed(report) == ["runs"]
+    assert detail(report, "runs").startswith("the process that loads it failed: ")
+
+
+def test_weights_of_another_model_are_told(exported, translator, tmp_path):
+    other = make_model(10, 10, norm="pre", tie_output=False, attention_bias=False)
+    another = export_ctranslate2(
+        Translator(other, translator.tokenizers), tmp_path / "other", num_beams=2
+    )
+    rewrite(exported, "model.bin", (another / "model.bin").read_bytes())
+    report = verify(exported, run=translator)
+    assert failed(report) == ["translate = Python"]
+    assert verify(exported).ok  # in itself it is whole
+
+
+def test_quantised_weights_tell_how_many_and_the_bleu(
+    ctranslate2, translator, tmp_path
+):
+    folder = export_ctranslate2(translator, tmp_path / "model", quantization="int8")
+    texts = ["ca déb", "b", "éc abd abc d", "a", "bacd", "d d"]
+    references = [text or "x" for text in translator(texts)]
+    report = verify(folder, run=translator, sentences=texts, references=references)
+    counts = re.match(r"(\d) of (\d) ans", detail(report, "translate = Python"))
+    assert 1 <= int(counts[1]) <= int(counts[2]) <= 6, report.table()
+    assert re.fullmatch(r"[\d.]+, the run [\d.]+: [+-][\d.]+", detail(report, "BLEU"))
+    assert re.match(r"\d of 6 answered in a batch", detail(report, "merged requests"))
+
+
+def test_verify_names_the_missing_engine(exported, monkeypatch):
+    monkeypatch.setattr(
+        verify_ctranslate2.importlib.util, "find_spec", lambda name: None
+    )
+    with pytest.raises(ImportError, match=r"keras-seq2seq\[ctranslate2\]"):
+        verify(exported)

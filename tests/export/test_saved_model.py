@@ -392,10 +392,7 @@ def test_warmup_has_requests_for_every_signature_that_are_answered(transformer):
         transformer.folder / "assets.extra" / "tf_serving_warmup_requests"
     )
     names = {name for name, _ in requests}
-    assert names == set(transformer.signatures) - {
-        "serving_default",
-        "__saved_model_init_op",
-    }
+    assert names == set(transformer.signatures) - {"__saved_model_init_op"}
     for name, inputs in requests:
         for value in transformer.run(name, **inputs).values():
             assert len(value) == 1

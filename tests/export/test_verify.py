@@ -113,7 +113,7 @@ def test_exported_run_passes_every_check(run, exported, run_once):
     assert report.ok
     assert report.path == exported
     assert detail(report, "translate = Python") == "8 answers as in Python"
-    assert detail(report, "warm-up") == "14 requests answered"
+    assert detail(report, "warm-up") == "16 requests answered"
 
 
 def test_options_given_at_export_are_those_compared_with(run, tmp_path):
