@@ -56,9 +56,8 @@ def generate(
             contradict each other.
     """
     grow = not (jit_compile or compiled_by_shape())
-    shortest = _SHORTEST_BUFFER if grow else _SHORTEST_CACHE
     source_ids, constants, tensors, max_length = prepared(
-        model, source_ids, options, shortest
+        model, source_ids, options, caches_grow=grow
     )
 
     def run(model: Any, source_ids: Any, tensors: dict) -> SearchResult:
@@ -109,7 +108,8 @@ def prepared(
     model: Any,
     source_ids: Any,
     options: dict[str, Any],
-    shortest: int = _SHORTEST_CACHE,
+    *,
+    caches_grow: bool = False,
 ) -> tuple[np.ndarray, SearchOptions, dict[str, np.ndarray], int]:
     """Checks what a search is asked for, and chooses the length of its buffers.
 
@@ -118,7 +118,8 @@ def prepared(
         source_ids: Sources, padded with PAD, int `(B, S)`, or `(B, U, S)` for a model
             that reads turns.
         options: Fields of `SearchOptions` and `SearchInputs`.
-        shortest: Length of the shortest buffers.
+        caches_grow: Whether caches are no longer than what is in them, so that long
+            buffers for the output cost little.
 
     Returns:
         The sources; the constants, whose `max_length` is that of the buffers; the
@@ -143,9 +144,10 @@ def prepared(
         vocabulary_size=getattr(model, "target_vocabulary_size", None),
     )
     longest_output = int(tensors["length_limits"].max(initial=1))
+    shortest = _SHORTEST_BUFFER if caches_grow else _SHORTEST_CACHE
     needed = max(longest_output, constants.min_length + 1, shortest)
     length = 1 << (needed - 1).bit_length()
-    if shortest == _SHORTEST_CACHE or "noise" in tensors:
+    if not caches_grow or "noise" in tensors:
         length = min(length, max_length)
     elif max_positions is not None:
         length = min(length, max_positions)
