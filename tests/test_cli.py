@@ -19,7 +19,7 @@ from tests.helpers import write_untrained_run
 ROOT = Path(__file__).parents[1]
 VERBS = [
     *("quickstart", "prepare", "train", "compare", "translate", "score", "evaluate"),
-    *("forecast", "inspect", "export", "verify", "doctor"),
+    *("forecast", "inspect", "export", "verify", "serve", "doctor"),
 ]
 
 

@@ -39,6 +39,12 @@ _NEVER = {
     "return_token_scores": "token scores",
     "temperature": "samples",
 }
+# Options of a call by the names of `SearchInputs`.
+_CONSTRAINTS = {
+    "prefix_ids": "prefixes",
+    "required_phrases": "required phrases",
+    "banned_phrases": "banned phrases",
+}
 
 #: Hypotheses of a batch: from ids `(B, S)`, lengths, limits and the request to ids
 #: `(B, N, L)`, lengths and scores `(B, N)`.
@@ -146,7 +152,7 @@ class RuntimeTranslator(Translator):
             if request.constants[name]:
                 raise self._not_there(f"{what} ({name} = {request.constants[name]})")
         if inputs:
-            raise self._not_there(", ".join(sorted(inputs)))
+            raise self._not_there(", ".join(_CONSTRAINTS[name] for name in inputs))
         if kind != "ctranslate2":
             if request.n_best > fixed["num_beams"]:
                 raise ValueError(

@@ -165,14 +165,11 @@ def _check_signatures(folder: Path, config: dict[str, Any]) -> Check:
     missing = {"translate", "encode", "step"} - found.keys()
     wrong += [f"{name} is missing" for name in sorted(missing)]
     if not wrong:
-        beams = found.get("translate_beam", found["translate"])["outputs"]["output_ids"]
-        *_, num_beams, max_length = (1, *beams["shape"][1:])
-        sizes = {"num_beams": num_beams, "max_length": max_length}
-        wrong += [
-            f"{name} is not as in config.json"
-            for name, size in sizes.items()
-            if config.get(name) != size
-        ]
+        outputs = found.get("translate_beam", found["translate"])["outputs"]
+        _, *sizes = outputs["output_ids"]["shape"]
+        for name, size in (("num_beams", [1, *sizes][-2]), ("max_length", sizes[-1])):
+            if config.get(name) != size:
+                wrong.append(f"{name} is not as in config.json")
     return listed("signatures", wrong, ", ".join(sorted(found)))
 
 
