@@ -355,7 +355,7 @@ def test_exact_batches_are_no_larger_than_their_rows():
 def test_as_many_batches_at_once_as_cores_are_free(
     cores, threads, expected, monkeypatch
 ):
-    monkeypatch.setattr(batching, "_cores", lambda: cores)
+    monkeypatch.setattr(batching, "num_cores", lambda: cores)
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", threads)
     running, most, lock = set(), [0], threading.Lock()
 
@@ -375,7 +375,7 @@ def test_as_many_batches_at_once_as_cores_are_free(
 def test_an_operation_has_few_threads_where_files_are_decoded(
     cores, expected, monkeypatch
 ):
-    monkeypatch.setattr(batching, "_cores", lambda: cores)
+    monkeypatch.setattr(batching, "num_cores", lambda: cores)
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "")  # so that it is undone
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
     import_backend(file=True)

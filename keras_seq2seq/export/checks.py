@@ -76,6 +76,23 @@ def listed(name: str, wrong: list[str], good: str, *, most: int = 3) -> Check:
     return Check(name, not wrong, "; ".join(wrong[:most]) + more if wrong else good)
 
 
+def mostly(name: str, wrong: list[str], count: int, good: str, *, exact: bool) -> Check:
+    """A check of answers: all of them, or half where weights are quantised.
+
+    Args:
+        name: The property.
+        wrong: The answers that are wrong.
+        count: How many answers there are.
+        good: What is said of those that are right, after their number.
+        exact: Whether all must be right. Quantised activations are scaled by what
+            else is in the batch, so that a close choice may fall differently.
+    """
+    if exact:
+        return listed(name, wrong, f"{count} {good}")
+    right = count - len(wrong)
+    return Check(name, 2 * right >= count, f"{right} of {count} {good}")
+
+
 def check_files(folder: Path) -> Check:
     """Compares files with the manifest's sums: integrity, not trust.
 

@@ -70,6 +70,15 @@ class GraphSearch:
         """Hypotheses that a beam search returns of each source."""
         return self.request.constants["num_beams"]
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """The options of the search, for the manifest."""
+        return {
+            **self.request.constants,
+            "max_length": self.max_length,
+            "follows_source": self.follows_source,
+        }
+
     def best(self, ids: tf.Tensor, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
         """The best output of each source: ids `(B, L)`, lengths and scores `(B,)`."""
         ids, lengths = self.real_ids(ids, lengths)

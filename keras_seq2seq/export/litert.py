@@ -102,11 +102,7 @@ def export_litert(
             folder,
             "litert",
             translator,
-            decoding={
-                **search.request.constants,
-                "max_length": search.max_length,
-                "follows_source": search.follows_source,
-            },
+            decoding=search.described,
             facts={
                 "settings": search.request.settings.model_dump(),
                 "quantization": quantization,

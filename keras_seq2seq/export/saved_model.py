@@ -154,11 +154,7 @@ def _finish(
         folder,
         "saved_model",
         translator,
-        decoding={
-            **search.request.constants,
-            "max_length": search.max_length,
-            "follows_source": search.follows_source,
-        },
+        decoding=search.described,
         facts={
             "settings": search.request.settings.model_dump(),
             "jit": jit,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_seq2seq.config import DecodingConfig
-from keras_seq2seq.export.checks import Check, check_bleu, check_files, listed
+from keras_seq2seq.export.checks import Check, check_bleu, check_files, listed, mostly
 from keras_seq2seq.export.ctranslate2 import SEARCH
 from keras_seq2seq.export.ctranslate2_runtime import vocabulary_of
 from keras_seq2seq.export.manifest import read_manifest
@@ -163,7 +163,9 @@ def _check_merged(
         if asked.answer(tokens, score)[0] != found[row][0]
     ]
     good = "answered in a batch as alone"
-    return _mostly("merged requests", wrong, len(asked.alone), manifest, good)
+    return mostly(
+        "merged requests", wrong, len(asked.alone), good, exact=_is_exact(manifest)
+    )
 
 
 def _check_python(
@@ -172,26 +174,20 @@ def _check_python(
     """The same texts and scores, but for outputs that were cut at their limit."""
     # There CTranslate2 ranks what it cuts among what has ended; we do not.
     ended = [row for row, best in enumerate(expected) if best.finished]
-    quantised = manifest["quantization"] not in (None, "float32")
+    exact = _is_exact(manifest)
     wrong = [
         repr(asked.texts[row])
         for row in ended
         if found[row][0] != expected[row].text
-        or not quantised
+        or exact
         and abs(found[row][1] - expected[row].score)
         > _TOLERANCE * max(1, abs(expected[row].score))
     ]
     good = "answers as in Python"
     if len(ended) < len(expected):
         good += f"; {len(expected) - len(ended)} cut at their limit are not compared"
-    return _mostly("translate = Python", wrong, len(ended), manifest, good)
+    return mostly("translate = Python", wrong, len(ended), good, exact=exact)
 
 
-def _mostly(
-    name: str, wrong: list[str], count: int, manifest: dict[str, Any], good: str
-) -> Check:
-    """All must hold for float32, half for quantised weights; it is told how many."""
-    if manifest["quantization"] not in (None, "float32"):
-        right = count - len(wrong)
-        return Check(name, 2 * right >= count, f"{right} of {count} {good}")
-    return listed(name, wrong, f"{count} {good}")
+def _is_exact(manifest: dict[str, Any]) -> bool:
+    return manifest["quantization"] in (None, "float32")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_seq2seq.export.checks import Check, check_bleu, check_files, listed
+from keras_seq2seq.export.checks import Check, check_bleu, check_files, listed, mostly
 from keras_seq2seq.export.litert_runtime import signatures_of
 from keras_seq2seq.export.manifest import read_manifest
 from keras_seq2seq.export.operations import ODD_LITERT_OPERATIONS, litert_operations
@@ -90,6 +90,7 @@ class _Asked:
         self.texts = texts
         self.tokenizers = TokenizerPair.load(folder / "tokenizer")
         self.config = read_json(folder / "config.json")
+        self.exact = self.config["quantization"] == "none"
         golden = (folder / "golden.jsonl").read_text(encoding="utf-8")
         self.golden = [json.loads(line) for line in golden.splitlines()]
         encoded = self.tokenizers.source.encode(clean_texts(texts, "sentences"))
@@ -189,8 +190,12 @@ def _check_delegates(report: dict[str, Any], asked: _Asked) -> Check:
         for number, (one, two) in enumerate(zip(report["BUILTIN"], other, strict=True))
         if one["output_ids"] != two.get("output_ids")
     ]
-    return _mostly(
-        "delegates", wrong, len(other), asked, "answered alike without delegates"
+    return mostly(
+        "delegates",
+        wrong,
+        len(other),
+        "answered alike without delegates",
+        exact=asked.exact,
     )
 
 
@@ -203,8 +208,12 @@ def _check_merged(asked: _Asked, answers: list[dict]) -> Check:
             if not same:
                 wrong.append(f"{asked.texts[row]!r} in {name}")
     count = sum(map(len, asked.alone.values()))
-    return _mostly(
-        "merged requests", wrong, count, asked, "answered in a batch as alone"
+    return mostly(
+        "merged requests",
+        wrong,
+        count,
+        "answered in a batch as alone",
+        exact=asked.exact,
     )
 
 
@@ -220,8 +229,12 @@ def _check_steps(
         expected = found["output_ids"][0][: found["output_lengths"][0]].tolist()
         if written != expected:
             wrong.append(repr(asked.texts[row]))
-    return _mostly(
-        "encode, step", wrong, len(steps), asked, "written step by step as at once"
+    return mostly(
+        "encode, step",
+        wrong,
+        len(steps),
+        "written step by step as at once",
+        exact=asked.exact,
     )
 
 
@@ -239,7 +252,8 @@ def _check_golden(folder: Path, asked: _Asked, answers: list[dict]) -> Check:
         ids = found["output_ids"][0][: found["output_lengths"][0]].tolist()
         if [*row, END_ID] != entry["ids"] or ids != entry["output_ids"]:
             wrong.append(repr(entry["source"]))
-    return _mostly("golden vectors", wrong, len(asked.golden), asked, "reproduced")
+    count = len(asked.golden)
+    return mostly("golden vectors", wrong, count, "reproduced", exact=asked.exact)
 
 
 def _checks_with_python(
@@ -271,28 +285,14 @@ def _checks_with_python(
         repr(asked.texts[row])
         for row, best in enumerate(expected)
         if texts[row] != best.text
-        or not _is_quantised(asked)
+        or asked.exact
         and abs(scores[row] - best.score) > _TOLERANCE * max(1, abs(best.score))
     ]
     good = "answers as in Python"
-    checks = [_mostly("translate = Python", wrong, len(expected), asked, good)]
+    checks = [
+        mostly("translate = Python", wrong, len(expected), good, exact=asked.exact)
+    ]
     if references is not None:
         ours = [best.text for best in expected]
         checks.append(check_bleu(texts, ours, references, translator))
     return checks
-
-
-def _is_quantised(asked: _Asked) -> bool:
-    return asked.config["quantization"] != "none"
-
-
-def _mostly(name: str, wrong: list[str], count: int, asked: _Asked, good: str) -> Check:
-    """All must hold for float32, half of them for quantised files; it is told how many.
-
-    Int8 activations are scaled by what else is in the batch, so a close choice may
-    fall differently.
-    """
-    if _is_quantised(asked):
-        right = count - len(wrong)
-        return Check(name, 2 * right >= count, f"{right} of {count} {good}")
-    return listed(name, wrong, f"{count} {good}")
