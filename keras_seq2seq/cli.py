@@ -236,6 +236,11 @@ def translate(
             raise FileNotFoundError(f"`{name}` must be a file. Received: {file}.")
     if details and format is not TextFormat.jsonl:
         raise ValueError("`--details` needs --format jsonl. Received: --format text.")
+    if overrides and runtime is not Runtime.keras:
+        raise ValueError(
+            "`--set` needs --runtime keras: an export's options were set when it was "
+            f"written. Received: {overrides[0]!r}."
+        )
     whole = bool(input_file and not stream)
     if runtime is Runtime.keras:
         translator = _load(run, ensemble, series=False, file=whole)
@@ -245,11 +250,6 @@ def translate(
 
     if runtime is Runtime.keras:
         set_decoding(translator, run, overrides or [])
-    elif overrides:
-        raise ValueError(
-            "`--set` needs --runtime keras: an export's options were set when it was "
-            f"written. Received: {overrides[0]!r}."
-        )
     options: dict[str, Any] = {
         "num_beams": beam_size,
         "length_penalty": length_penalty,
