@@ -8,6 +8,7 @@ Translator's own rule, so that both agree by construction.
 import math
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_seq2seq.buffers import filled_by
@@ -23,6 +24,23 @@ LOWEST_SCORE = -1.0e9
 _LONGEST_TABLE = 2**16
 # What a sampling temperature can be at most, before float32 runs out.
 _HIGHEST_TEMPERATURE = 1.0e6
+
+
+def check_backend(what: str) -> None:
+    """Refuses to export where Keras does not run on TensorFlow.
+
+    Args:
+        what: What is exported, as the sentence's subject.
+
+    Raises:
+        ValueError: With the backend.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"{what} is written on the TensorFlow backend. Received: "
+            f"KERAS_BACKEND={keras.backend.backend()}. A run trained on another "
+            "backend exports on TensorFlow unchanged: set KERAS_BACKEND=tensorflow."
+        )
 
 
 class GraphSearch:

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 
 from keras_seq2seq.export.folders import check_new_folder, written_whole
-from keras_seq2seq.export.graph_search import GraphSearch
+from keras_seq2seq.export.graph_search import GraphSearch, check_backend
 from keras_seq2seq.export.litert_graphs import convert
 from keras_seq2seq.export.litert_runtime import LiteRTDecoder, signatures_of
 from keras_seq2seq.export.manifest import as_translator, write_manifest
-from keras_seq2seq.export.saved_model import check_backend
 from keras_seq2seq.lines import clean_texts
 from keras_seq2seq.pipelines import Translator
 from keras_seq2seq.tokenizers import END_ID, PAD_ID, START_ID, UNK_ID, TokenizerPair

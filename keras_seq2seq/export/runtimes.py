@@ -212,8 +212,6 @@ def _saved_model_engine(folder: Path, manifest: dict[str, Any]) -> Engine:
         found = serve(ids=tf.constant(ids), lengths=tf.constant(lengths))
         return _hypotheses({name: value.numpy() for name, value in found.items()})
 
-    # Signatures read the weights that it holds.
-    decode.loaded = loaded  # type: ignore[attr-defined]
     return decode
 
 

@@ -40,7 +40,7 @@ import tensorflow as tf
 
 from keras_seq2seq.export.checks import VerifyReport, check_files
 from keras_seq2seq.export.folders import recover, written_whole
-from keras_seq2seq.export.graph_search import GraphSearch
+from keras_seq2seq.export.graph_search import GraphSearch, check_backend
 from keras_seq2seq.export.manifest import as_translator, write_manifest
 from keras_seq2seq.export.operations import Graph
 from keras_seq2seq.export.server_files import write_server_files, write_warmup
@@ -116,23 +116,6 @@ def export_saved_model(
         _finish(search, translator, folder, jit)
     write_server_files(path, name)
     return final
-
-
-def check_backend(what: str) -> None:
-    """Refuses to export where Keras does not run on TensorFlow.
-
-    Args:
-        what: What is exported, as the sentence's subject.
-
-    Raises:
-        ValueError: With the backend.
-    """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"{what} is written on the TensorFlow backend. Received: "
-            f"KERAS_BACKEND={keras.backend.backend()}. A run trained on another "
-            "backend exports on TensorFlow unchanged: set KERAS_BACKEND=tensorflow."
-        )
 
 
 def _write_graph(
